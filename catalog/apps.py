@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+
+class CatalogConfig(AppConfig):
+    name = "catalog"
+    label = "capstan_catalog"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,1 @@
+"""Door: people. Conversations, turns, the REST API, pages and streams."""

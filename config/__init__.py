@@ -1,0 +1,1 @@
+"""Settings, URLs, ASGI, the Celery app, the supervisor and the embedded servers."""

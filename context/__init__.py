@@ -1,0 +1,1 @@
+"""Snapshots of the domain and their versions (CAP-037 – 039)."""

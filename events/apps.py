@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+
+class EventsConfig(AppConfig):
+    name = "events"
+    label = "capstan_events"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+
+class FactoryConfig(AppConfig):
+    name = "factory"
+    label = "capstan_factory"
+    default_auto_field = "django.db.models.BigAutoField"

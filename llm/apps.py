@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+
+class LlmConfig(AppConfig):
+    name = "llm"
+    label = "capstan_llm"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+
+class LoopConfig(AppConfig):
+    name = "loop"
+    label = "capstan_loop"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,1 @@
+"""Correlation ids, interactions, cost. Records, and never mutates the domain (CAP-101)."""

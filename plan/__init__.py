@@ -1,0 +1,1 @@
+"""Durable plans: the rows, their arrows and what reads them (CAP-050 – 055)."""

@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+
+class PlanConfig(AppConfig):
+    name = "plan"
+    label = "capstan_plan"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,1 @@
+"""The layered prompt, recipes and validate-before-LLM (CAP-020 – 023)."""

@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+
+class StreamingConfig(AppConfig):
+    name = "streaming"
+    label = "capstan_streaming"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+
+class WorkerConfig(AppConfig):
+    name = "worker"
+    label = "capstan_worker"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,1 @@
+"""User, Workspace, membership, the scoping manager, the error root."""
