@@ -11,9 +11,18 @@ if TYPE_CHECKING:
 
 
 class LLMError(CapstanError):
-    """A model call failed."""
+    """A model call failed.
+
+    Attributes:
+        retry_after_s: how long the provider asks us to wait, seconds; None when it did not say.
+        final: the provider says that trying again is of no use, whatever the class says.
+        partial: what had arrived before the failure, with its usage; None when nothing had.
+    """
 
     code: ClassVar[str] = "llm.error"
+    retry_after_s: float | None = None
+    final: bool = False
+    partial: LLMResponse | None = None
 
 
 class RateLimitError(LLMError):
@@ -76,6 +85,19 @@ class ContextTooLong(LLMBadRequest):
     """The request does not fit the model's window."""
 
     code = "llm.context_too_long"
+
+
+class RequestTooLarge(ContextTooLong):
+    """The request is larger than the provider takes (413)."""
+
+    code = "llm.request_too_large"
+
+
+class LLMConflict(LLMError):
+    """The provider could not serve this request beside another one (409)."""
+
+    code = "llm.conflict"
+    retryable = True
 
 
 class ModelNotFound(LLMError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 Role = Literal["system", "user", "assistant", "tool"]
 StopReason = Literal["end_turn", "tool_use", "max_tokens", "stop_sequence", "refusal", "context_full", "pause"]
@@ -12,11 +12,16 @@ ToolChoice = Literal["auto", "none", "required"]
 
 
 class ToolCall(TypedDict):
-    """One call a model made; `arguments` is always an object, never raw text."""
+    """One call a model made; `arguments` is always an object, never raw text.
+
+    `arguments_error` is there only when the model wrote arguments that are no JSON object: `arguments` is then empty,
+    and the call must not be run: its answer is an error result with this text, so that the model can try again.
+    """
 
     id: str
     name: str
     arguments: dict[str, Any]
+    arguments_error: NotRequired[str]
 
 
 class ToolSchema(TypedDict):

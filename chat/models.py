@@ -1,0 +1,108 @@
+"""Conversations, turns and messages: the rows, and every way a turn changes state.
+
+A turn is one user message and all that answers it; `tools.runs` has its arrows, READY is `queued`. A conversation has at
+most one turn that has not ended: a partial unique index holds it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from events.models import Stream
+from tools.messages import RunMessage
+from tools.runs import TERMINAL, LeasedRun, LeasedRunQuerySet, RunStatus
+from workspaces.models import Workspace
+from workspaces.scoping import ScopedQuerySet
+
+
+class Conversation(models.Model):
+    """A person's thread with one agent. Its key is its stream's key."""
+
+    stream = models.OneToOneField(Stream, on_delete=models.CASCADE, primary_key=True, related_name="+")
+    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="+")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="conversations")
+    title = models.CharField(max_length=200, blank=True)
+    identity = models.CharField(max_length=64)
+    context_type = models.CharField(max_length=64, blank=True)
+    context_id = models.CharField(max_length=64, blank=True)
+    active_leaf = models.ForeignKey("Message", null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now_add=True)
+
+    objects = ScopedQuerySet["Conversation"].as_manager()
+
+    class Meta:
+        ordering = ("-updated_at",)
+        indexes = (models.Index(fields=("user", "-updated_at"), name="conversation_recent"),)
+
+    def __str__(self) -> str:
+        return self.title or str(self.pk)
+
+
+class TurnQuerySet(LeasedRunQuerySet["Turn"]):
+    """The arrows of a turn; those it shares with a plan are in `LeasedRunQuerySet`."""
+
+
+class Turn(LeasedRun):
+    """One user message and all that answers it."""
+
+    READY: ClassVar[str] = RunStatus.QUEUED
+    KIND: ClassVar[str] = "turn"
+
+    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="turns")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    identity = models.CharField(max_length=64)
+    recipe = models.CharField(max_length=64, blank=True)
+    recipe_version = models.PositiveIntegerField(null=True, blank=True)
+    stop_reason = models.CharField(max_length=32, blank=True)
+    notice = models.TextField(blank=True)
+    model_used = models.CharField(max_length=128, blank=True)
+    answer = models.TextField(blank=True)
+    plan_id = models.BigIntegerField(null=True, blank=True)
+    snapshot_version = models.BigIntegerField(null=True, blank=True)
+
+    objects = TurnQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("conversation", "id")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("conversation",), condition=~Q(status__in=TERMINAL), name="one_active_turn"
+            ),
+            models.CheckConstraint(
+                condition=Q(status__in=(RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING_APPROVAL, *TERMINAL)),
+                name="turn_status",
+            ),
+            models.CheckConstraint(
+                condition=~Q(status=RunStatus.RUNNING) | Q(lease_until__isnull=False), name="turn_running_has_lease"
+            ),
+            models.CheckConstraint(condition=~Q(status__in=TERMINAL) | Q(ended_at__isnull=False), name="turn_ended_at"),
+        )
+        indexes = (models.Index(fields=("id",), condition=~Q(status__in=TERMINAL), name="turn_open"),)
+
+    def __str__(self) -> str:
+        return f"turn {self.pk} {self.status}"
+
+
+class Message(RunMessage):
+    """One message of a conversation. `parent` makes branches: siblings are edits or regenerated answers."""
+
+    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="messages")
+    turn = models.ForeignKey(Turn, on_delete=models.CASCADE, related_name="messages")
+    parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.CASCADE, related_name="children")
+    context_type = models.CharField(max_length=64, blank=True)
+    context_id = models.CharField(max_length=64, blank=True)
+
+    class Meta:
+        ordering = ("conversation", "id")
+        constraints = (
+            models.UniqueConstraint(fields=("turn", "round", "position"), name="one_message_a_place"),
+            models.CheckConstraint(condition=Q(role__in=RunMessage.ROLES), name="message_role"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.round}.{self.position}"

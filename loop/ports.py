@@ -1,0 +1,95 @@
+"""What the loop asks of whoever owns its rows: chat for a turn, worker for an LLM step (CAP-040)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from llm.types import LLMMessage, LLMResponse, ToolCall
+from observability.types import CallOwner, Interaction
+from tools.runs import RunRef
+from tools.types import Envelope, ToolContext
+from tools.units import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCall:
+    """A call of a stored reply; `envelope` is None while it has no result."""
+
+    call: ToolCall
+    position: int
+    envelope: Envelope | None
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """Where a run stands: what its rounds have used, and the round that is open, if one is.
+
+    Args:
+        rounds: rounds stored so far; the next model call makes round `rounds` + 1.
+        open_calls: the calls of the last stored reply when some have no result yet; the loop goes on with those.
+        calls: (name, canonical arguments) of every call so far, for the limits.
+        tokens: input and output so far.
+        final_asked: the forced final answer was asked already.
+    """
+
+    rounds: int = 0
+    open_calls: tuple[StoredCall, ...] = ()
+    calls: tuple[tuple[str, str], ...] = ()
+    tokens: int = 0
+
+
+class Transcript(Protocol):
+    """Rows of one run, read and written in units. It holds no connection between two calls."""
+
+    run: RunRef
+    owner: CallOwner
+
+    def journal(self) -> Journal:
+        """Where the run stands, read afresh."""
+        ...
+
+    def messages(self) -> Sequence[LLMMessage]:
+        """The history to send: windowed, repaired, the newest user message with its dynamic layer last."""
+        ...
+
+    def tool_context(self, *, round: int, position: int) -> ToolContext:  # noqa: A002  # a round is a round
+        """Who calls, for the executor."""
+        ...
+
+    def unit(self) -> AbstractContextManager[Unit]:
+        """The run's next unit."""
+        ...
+
+    def store_reply(self, unit: Unit, *, round: int, response: LLMResponse, interaction: Interaction) -> None:  # noqa: A002
+        """The assistant message with its calls, and the interaction row."""
+        ...
+
+    def store_result(self, unit: Unit, *, round: int, stored: StoredCall, envelope: Envelope, content: str) -> None:  # noqa: A002
+        """The result of one call as the model will read it."""
+        ...
+
+    def finish(self, unit: Unit, *, text: str, stop_reason: str, notice: str = "", plan_id: int | None = None) -> None:
+        """The run's part that the loop drives is over: sets the unit's closing."""
+        ...
+
+    def park(self, unit: Unit) -> None:
+        """Calls wait for a person: sets the unit's closing."""
+        ...
+
+
+PlanCreated = Callable[[int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOutcome:
+    """How a loop ended: `ended` (the transcript was finished), or `parked` (calls wait for a person)."""
+
+    status: str
+    text: str = ""
+    stop_reason: str = ""
+    plan_id: int | None = None
+    rounds: int = 0
+    tool_names: tuple[str, ...] = field(default=())

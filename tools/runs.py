@@ -1,0 +1,271 @@
+"""Leased runs: the columns and arrows that turns and plans share.
+
+    pending | queued -> running -> pending | queued (hand-back) | waiting_retry | waiting_approval
+                                -> completed | failed | cancelled
+    waiting_retry -> running (claim) | ready | failed | cancelled       waiting_approval -> ready | failed | cancelled
+
+A claim takes a run that is free: ready or waiting for a retry that is due, or running with its lease past. The
+database's `clock_timestamp()` decides. `fence` grows with every claim; each unit ends with an UPDATE that names it, so
+an owner that was replaced commits nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, TypeVar
+
+from django.conf import settings
+from django.db import connection, models
+from django.db.models.functions import Now
+
+from events.models import Stream
+from tools.errors import LeaseLost
+from workspaces.models import Workspace
+from workspaces.scoping import ScopedQuerySet
+
+MAX_ATTEMPTS = 5
+SUSPECT_ATTEMPTS = 2
+
+
+class RunStatus(models.TextChoices):
+    PENDING = "pending"
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING_RETRY = "waiting_retry"
+    WAITING_APPROVAL = "waiting_approval"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
+
+
+class ClockTimestamp(Now):
+    """The database's clock at this very moment, not the transaction's start."""
+
+    template = "clock_timestamp()"
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return self.as_sql(compiler, connection, template="clock_timestamp()", **extra)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A lease that was won: only the holder of `fence` may write the run."""
+
+    pk: int
+    fence: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A run that should be sent to a worker."""
+
+    pk: int
+    suspect: bool
+
+
+R = TypeVar("R", bound="LeasedRun")
+
+
+class LeasedRunQuerySet(ScopedQuerySet[R]):
+    """One method an arrow, one UPDATE a method."""
+
+    def claim(self, pk: int, *, owner: str, suspect: bool = False) -> Claim | None:
+        """Take a free run; None when it is not free, of the other kind, or past its attempts (CAP-052).
+
+        Args:
+            owner: names this process in logs and the admin.
+            suspect: claim only runs whose last attempts came to nothing; False: only the others.
+        """
+        table, lease = self.model._meta.db_table, settings.CAPSTAN_LEASE_SECONDS
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"""UPDATE {table} SET status = 'running', lease_owner = %s,
+                        lease_until = clock_timestamp() + %s * interval '1 second', fence = fence + 1,
+                        attempts = attempts + 1, not_before = NULL, dispatched_at = NULL, dispatches = 0,
+                        started_at = COALESCE(started_at, clock_timestamp())
+                    WHERE id = %s AND attempts < %s AND (attempts >= %s) = %s AND cancel_requested_at IS NULL
+                      AND (status IN (%s, 'waiting_retry') AND (not_before IS NULL OR not_before <= clock_timestamp())
+                           OR status = 'running' AND lease_until < clock_timestamp())
+                    RETURNING fence, attempts""",  # noqa: S608
+                [owner, lease, pk, MAX_ATTEMPTS, SUSPECT_ATTEMPTS, suspect, self.model.READY],
+            )
+            row = cursor.fetchone()
+        return Claim(pk=pk, fence=row[0], attempts=row[1]) if row else None
+
+    def hold(self, pk: int, *, fence: int) -> None:
+        """Prove that the caller still owns the run, and renew the lease; the last statement of every unit.
+
+        Raises:
+            LeaseLost: another owner, or a cancel, came first; the transaction must roll back.
+        """
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"""UPDATE {self.model._meta.db_table} SET attempts = 0,
+                        lease_until = clock_timestamp() + %s * interval '1 second'
+                    WHERE id = %s AND fence = %s AND status = 'running'""",  # noqa: S608
+                [settings.CAPSTAN_LEASE_SECONDS, pk, fence],
+            )
+            held = cursor.rowcount
+        if not held:
+            raise LeaseLost(run=pk, fence=fence)
+
+    def leave(self, pk: int, *, fence: int, to: str, **columns: Any) -> None:
+        """Take the arrow from running to `to`, giving up the lease; the last statement of a run's last unit.
+
+        Args:
+            to: a ready, waiting or terminal status.
+            columns: what else the row says then, such as `not_before` or `stop_reason`.
+
+        Raises:
+            LeaseLost: the caller does not own the run any more; the transaction must roll back.
+        """
+        if to in TERMINAL:
+            columns.setdefault("ended_at", ClockTimestamp())
+        gone = self.filter(pk=pk, fence=fence, status=RunStatus.RUNNING).update(
+            status=to, lease_owner="", lease_until=None, attempts=0, dispatched_at=None, dispatches=0, **columns
+        )
+        if not gone:
+            raise LeaseLost(run=pk, fence=fence)
+
+    def move(self, pk: int, *, frm: Iterable[str], to: str, **columns: Any) -> bool:
+        """Take an arrow from outside the owner; whether it was taken. The stream and the run are locked by then."""
+        if to in TERMINAL:
+            columns.setdefault("ended_at", ClockTimestamp())
+        return bool(
+            self.filter(pk=pk, status__in=tuple(frm)).update(
+                status=to,
+                lease_owner="",
+                lease_until=None,
+                attempts=0,
+                dispatched_at=None,
+                dispatches=0,
+                fence=models.F("fence") + 1,
+                **columns,
+            )
+        )
+
+    def request_cancel(self, pk: int) -> bool:
+        """Ask the owner to stop; False when the run has ended. Asking twice is asking once."""
+        return bool(
+            self.filter(pk=pk)
+            .exclude(status__in=TERMINAL)
+            .update(cancel_requested_at=models.functions.Coalesce("cancel_requested_at", ClockTimestamp()))
+        )
+
+    def release(self, pks: Sequence[tuple[int, int]]) -> int:
+        """Give back runs that this process leaves without having failed, such as at its shutdown; how many."""
+        released = 0
+        for pk, fence in pks:
+            released += self.filter(pk=pk, fence=fence, status=RunStatus.RUNNING).update(
+                status=self.model.READY, lease_owner="", lease_until=None, attempts=0, dispatched_at=None, dispatches=0
+            )
+        return released
+
+    def take_due(self, *, limit: int = 500) -> list[Due]:
+        """Mark and return the runs that nobody works on and that nobody was told of lately (CAP-064).
+
+        Free runs under the attempts cap: never dispatched, or dispatched and not claimed for 10 s, doubling to 60 s.
+        """
+        table = self.model._meta.db_table
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"""WITH due AS MATERIALIZED (
+                        SELECT id FROM {table}
+                        WHERE status NOT IN ('completed', 'failed', 'cancelled') AND attempts < %s
+                          AND cancel_requested_at IS NULL
+                          AND (status IN (%s, 'waiting_retry')
+                                 AND (not_before IS NULL OR not_before <= clock_timestamp())
+                               OR status = 'running' AND lease_until < clock_timestamp())
+                          AND (dispatched_at IS NULL OR dispatched_at <= clock_timestamp()
+                                 - LEAST(10 * 2 ^ LEAST(dispatches - 1, 3), 60) * interval '1 second')
+                        ORDER BY id LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
+                    UPDATE {table} r SET dispatched_at = clock_timestamp(), dispatches = dispatches + 1
+                    FROM due WHERE r.id = due.id RETURNING r.id, r.attempts""",  # noqa: S608
+                [MAX_ATTEMPTS, self.model.READY, limit],
+            )
+            rows = cursor.fetchall()
+        return [Due(pk=pk, suspect=attempts >= SUSPECT_ATTEMPTS) for pk, attempts in sorted(rows)]
+
+    def mark_dispatched(self, pk: int) -> None:
+        """Remember that a worker was told, so that the sweep does not tell it again at once."""
+        self.filter(pk=pk, status=self.model.READY, dispatched_at=None).update(
+            dispatched_at=ClockTimestamp(), dispatches=1
+        )
+
+    def spent(self) -> Self:
+        """Runs whose attempts are used up and whose last owner is gone; the sweep fails them."""
+        return self.filter(attempts__gte=MAX_ATTEMPTS, status=RunStatus.RUNNING, lease_until__lt=ClockTimestamp())
+
+    def cancel_orphans(self) -> Self:
+        """Runs that somebody cancelled and that no live owner will end."""
+        unowned = models.Q(status__in=(self.model.READY, RunStatus.WAITING_RETRY, RunStatus.WAITING_APPROVAL))
+        silent = models.Q(status=RunStatus.RUNNING, lease_until__lt=ClockTimestamp())
+        return self.filter(unowned | silent, cancel_requested_at__isnull=False)
+
+
+class LeasedRun(models.Model):
+    """What a turn and a plan have in common: a status, a lease with its fence, and what the sweep reads.
+
+    `attempts` counts claims since the last progress. `READY` is the status a fresh or handed-back run has.
+    """
+
+    READY: ClassVar[str]
+    KIND: ClassVar[str]
+
+    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="+")
+    stream = models.ForeignKey(Stream, on_delete=models.CASCADE, related_name="+")
+    correlation_id = models.CharField(max_length=64, db_index=True)
+    status = models.CharField(max_length=20, choices=RunStatus.choices)
+    lease_owner = models.CharField(max_length=80, blank=True)
+    lease_until = models.DateTimeField(null=True)
+    fence = models.BigIntegerField(default=0)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    rate_limit_waits = models.PositiveSmallIntegerField(default=0)
+    not_before = models.DateTimeField(null=True)
+    cancel_requested_at = models.DateTimeField(null=True)
+    dispatched_at = models.DateTimeField(null=True)
+    dispatches = models.PositiveSmallIntegerField(default=0)
+    error = models.TextField(blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        abstract = True
+
+    @property
+    def ended(self) -> bool:
+        return self.status in TERMINAL
+
+
+@dataclass(frozen=True, slots=True)
+class RunRef:
+    """A claimed run, as units and heartbeats need it."""
+
+    model: type[LeasedRun]
+    pk: int
+    fence: int
+    stream_id: uuid.UUID
+    workspace_id: int
+    correlation_id: str
+
+    @classmethod
+    def of(cls, run: LeasedRun, claim: Claim) -> RunRef:
+        return cls(
+            model=type(run),
+            pk=run.pk,
+            fence=claim.fence,
+            stream_id=run.stream_id,
+            workspace_id=run.workspace_id,
+            correlation_id=run.correlation_id,
+        )
+
+    @property
+    def rows(self) -> LeasedRunQuerySet[Any]:
+        return self.model._default_manager.all()  # type: ignore[return-value]  # every leased run has that query set
