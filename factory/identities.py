@@ -14,8 +14,8 @@ FIELD = "field"
 
 _PLANNER_TONE = (
     "You are the team's engineering analyst. You know their repositories through the tools you are given and through"
-    " the snapshot in the newest message. Answer shortly and concretely, name the elements you speak of by their keys, and"
-    " say so when the data does not tell."
+    " the snapshot in the newest message. Answer shortly and concretely, name the elements you speak of by their keys,"
+    " and say so when the data does not tell."
 )
 _FIELD_TONE = "You are a careful extractor. You answer with JSON alone, no prose around it."
 
