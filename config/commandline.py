@@ -1,0 +1,42 @@
+"""`manage.py` with one clear line, and exit code 2, where the environment is what is wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from django.conf import settings
+from django.core.management import execute_from_command_line
+from django.db import OperationalError
+
+from config.errors import StartRefused
+from workspaces.errors import ConfigurationError
+
+NO_DATABASE = (
+    "No PostgreSQL runs on the state folder {state}, and DATABASE_URL is not set: start Capstan with `make run`, "
+    "or set DATABASE_URL."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one management command.
+
+    Returns:
+        The exit code: 2 for a wrong environment, else the command's own.
+    """
+    try:
+        execute_from_command_line(list(argv))
+    except ConfigurationError as exc:
+        return _refuse(f"{exc.details.get('setting')}: {exc.details.get('hint')}")
+    except StartRefused as exc:
+        return _refuse(exc.reason)
+    except OperationalError:
+        if settings.GIVEN_SERVERS.database_url or settings.STATE.in_use():
+            raise
+        return _refuse(NO_DATABASE.format(state=settings.STATE_DIR))
+    return 0
+
+
+def _refuse(reason: str) -> int:
+    sys.stderr.write(f"{reason}\n")
+    return 2

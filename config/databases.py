@@ -1,0 +1,36 @@
+"""Django's DATABASES entry from a URL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dj_database_url
+
+from workspaces.errors import ConfigurationError
+
+POOL_TIMEOUT_S = 10
+
+
+def database_settings(url: str, *, pool_size: int) -> dict[str, Any]:
+    """What Django needs to reach the database.
+
+    Args:
+        url: `postgres://user:password@host:port/name`; a unix socket's folder is a percent-encoded host, or `?host=`.
+        pool_size: connections of the process's pool at most; 0 for no pool.
+
+    Raises:
+        ConfigurationError: `url` names no PostgreSQL database.
+    """
+    try:
+        parsed: dict[str, Any] = dict(dj_database_url.parse(url))
+    except ValueError:
+        parsed = {}
+    if parsed.get("ENGINE") != "django.db.backends.postgresql" or not parsed.get("NAME"):
+        raise ConfigurationError(
+            setting="DATABASE_URL", hint="It must read postgres://user:password@host:port/name; PostgreSQL is required."
+        )
+    options = dict(parsed.get("OPTIONS", {}))
+    parsed["HOST"] = options.pop("host", "") or parsed.get("HOST", "")
+    if pool_size:
+        options["pool"] = {"min_size": 1, "max_size": pool_size, "timeout": POOL_TIMEOUT_S}
+    return {**parsed, "OPTIONS": options, "CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": bool(pool_size)}
