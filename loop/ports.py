@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Protocol
 
 from llm.types import LLMMessage, LLMResponse, ToolCall
@@ -32,13 +33,14 @@ class Journal:
         open_calls: the calls of the last stored reply when some have no result yet; the loop goes on with those.
         calls: (name, canonical arguments) of every call so far, for the limits.
         tokens: input and output so far.
-        final_asked: the forced final answer was asked already.
+        cost_usd: so far; None when the price of a call is unknown.
     """
 
     rounds: int = 0
     open_calls: tuple[StoredCall, ...] = ()
     calls: tuple[tuple[str, str], ...] = ()
     tokens: int = 0
+    cost_usd: Decimal | None = None
 
 
 class Transcript(Protocol):
@@ -65,6 +67,10 @@ class Transcript(Protocol):
 
     def store_reply(self, unit: Unit, *, round: int, response: LLMResponse, interaction: Interaction) -> None:  # noqa: A002
         """The assistant message with its calls, and the interaction row."""
+        ...
+
+    def store_note(self, unit: Unit, *, round: int, text: str) -> None:  # noqa: A002
+        """What the loop itself told the model before round `round`: a `note` row after all rows of the round before."""
         ...
 
     def store_result(self, unit: Unit, *, round: int, stored: StoredCall, envelope: Envelope, content: str) -> None:  # noqa: A002

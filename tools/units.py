@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -117,14 +117,19 @@ def in_unit(run: RunRef, body: Callable[[Unit], T]) -> T:
     Raises:
         LeaseLost: the caller does not own the run any more.
     """
+    return rerun(lambda: unit(run), body)
+
+
+def rerun(open_unit: Callable[[], AbstractContextManager[Unit]], body: Callable[[Unit], T]) -> T:
+    """As `in_unit`, for an owner that opens its units itself."""
     for left in range(RERUNS, -1, -1):
         try:
-            with unit(run) as opened:
+            with open_unit() as opened:
                 return body(opened)
         except OperationalError as exc:
             if not isinstance(exc.__cause__, (pg.SerializationFailure, pg.DeadlockDetected)) or not left:
                 raise
-            logger.warning("unit of run %s runs again after %s", run.pk, type(exc.__cause__).__name__)
+            logger.warning("a unit runs again after %s", type(exc.__cause__).__name__)
     raise AssertionError("unreachable")
 
 
