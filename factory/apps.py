@@ -5,3 +5,6 @@ class FactoryConfig(AppConfig):
     name = "factory"
     label = "capstan_factory"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from factory import checks  # noqa: F401  # registers

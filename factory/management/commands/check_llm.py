@@ -1,0 +1,110 @@
+"""Try each tier's model with a one-token call (CAP-122)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from factory.tiers import llm_settings
+from llm.adapters import build
+from llm.errors import LLMError, LLMTruncated
+from llm.settings import TIERS, LLMSettings
+from llm.types import LLMMessage, ModelRequest, TextDelta, ToolSchema
+
+CURES = {
+    "llm.connection": "is the server running? Look at OPENAI_BASE_URL or OLLAMA_HOST",
+    "llm.timeout": "is the server running? Look at OPENAI_BASE_URL or OLLAMA_HOST",
+    "llm.authentication": "look at the key: ANTHROPIC_API_KEY or OPENAI_API_KEY",
+    "llm.permission": "this key may not use the model; choose another in LLM_TIER_*",
+    "llm.model_not_found": "choose a model that the provider lists in LLM_TIER_*",
+    "llm.quota_exhausted": "the account has no credit left",
+}
+PING: ToolSchema = {
+    "name": "ping",
+    "description": "Answer a ping.",
+    "input_schema": {"type": "object", "properties": {}},
+}
+
+
+class Command(BaseCommand):
+    help = "Try each tier's model: one short call, and what the model can do."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--start", action="store_true", help="only ask whether the models are there; no paid call")
+
+    def handle(self, *args: Any, start: bool = False, **options: Any) -> None:
+        chosen = llm_settings()
+        self._check_ids(chosen)
+        if start:
+            return
+        self.stdout.write(f"{'tier':<10} {'provider':<10} {'model':<32} {'ms':>6}  streaming  tools  structured")
+        failed = False
+        for tier in TIERS:
+            try:
+                self.stdout.write(_row(chosen, tier, chosen.model(tier)))
+            except LLMError as exc:
+                failed = True
+                self.stdout.write(f"{tier:<10} {chosen.provider:<10} {chosen.model(tier):<32} {exc.code}: {_cure(exc)}")
+        if failed:
+            raise CommandError("not every tier answers", returncode=1)
+
+    def _check_ids(self, chosen: LLMSettings) -> None:
+        try:
+            listed = build(chosen, chosen.model("execution")).models()
+        except LLMError as exc:
+            raise CommandError(
+                f"The model does not answer (LLM_PROVIDER={chosen.provider}, {exc.code}): {_cure(exc)}", returncode=2
+            ) from exc
+        if listed is None:
+            return
+        for tier in TIERS:
+            model = chosen.model(tier)
+            if not _listed(model, listed, chosen.provider):
+                cure = f"ollama pull {model}" if chosen.provider == "ollama" else f"set LLM_TIER_{tier.upper()}"
+                raise CommandError(f"The provider does not list the model {model!r}: {cure}", returncode=2)
+
+
+def _listed(model: str, listed: list[str], provider: str) -> bool:
+    return model in listed or (provider == "ollama" and ":" not in model and f"{model}:latest" in listed)
+
+
+def _cure(exc: LLMError) -> str:
+    return CURES.get(exc.code, str(exc))
+
+
+def _row(chosen: LLMSettings, tier: Any, model: str) -> str:
+    llm = build(chosen, model)
+    deltas: list[str] = []
+    began = time.monotonic()
+    question = (LLMMessage(role="user", content="Say ok."),)
+    try:
+        llm.call(
+            ModelRequest(messages=question, max_tokens=16),
+            on_event=lambda event: deltas.append(event.text) if isinstance(event, TextDelta) else None,
+        )
+    except LLMTruncated:
+        pass  # it answers; that is what was asked
+    latency = int((time.monotonic() - began) * 1000)
+    tools = _can(lambda: llm.call(ModelRequest(messages=question, tools=(PING,), max_tokens=64)))
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    structured = _can(lambda: llm.call(ModelRequest(messages=question, response_schema=schema, max_tokens=64)))
+    streaming = "yes" if deltas else "no"
+    return f"{tier:<10} {chosen.provider:<10} {model:<32} {latency:>6}  {streaming:<9}  {tools:<5}  {structured}"
+
+
+def _can(call: Any) -> str:
+    try:
+        call()
+    except LLMTruncated:
+        return "yes"
+    except LLMError as exc:
+        return f"no ({exc.code})"
+    return "yes"
