@@ -1,0 +1,174 @@
+"""Reads of the catalogue, each within one workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from django.db.models import Case, Count, IntegerField, Q, QuerySet, Value, When
+
+from catalog.errors import AmbiguousElement, UnknownElement
+from catalog.models import CandidateVerdict, ChangeSet, Element, ElementNote, Relation, RelationKind, Repository
+from catalog.types import ElementState, Verdict
+from workspaces.models import Workspace
+
+
+def known_verdicts(workspace: Workspace, label: str) -> dict[str, Verdict]:
+    """Earlier decisions about a repository's candidates, by key; empty for a repository that was never scanned."""
+    rows = CandidateVerdict.objects.for_workspace(workspace).filter(repository__label=label)
+    return {
+        row.key: Verdict(
+            key=row.key,
+            verdict=row.verdict,  # type: ignore[arg-type]  # the column's choices are the literal's values
+            into=row.into,
+            name=row.name,
+            digest=row.digest,
+        )
+        for row in rows
+    }
+
+
+def states(repository: Repository, keys: Collection[str] | None = None) -> dict[str, ElementState]:
+    """A repository's elements with their outgoing edges, by key.
+
+    Args:
+        repository: whose.
+        keys: only these; None: all.
+    """
+    elements = Element.objects.filter(repository=repository)
+    edges = Relation.objects.filter(source__repository=repository).exclude(kind=RelationKind.CONTAINS)
+    if keys is not None:
+        elements = elements.filter(key__in=keys)
+        edges = edges.filter(source__key__in=keys)
+    imports: dict[str, list[str]] = {}
+    inherits: dict[str, list[str]] = {}
+    for source, kind, target in edges.values_list("source__key", "kind", "target__key"):
+        (imports if kind == RelationKind.IMPORTS else inherits).setdefault(source, []).append(target)
+    return {
+        row.key: ElementState(
+            key=row.key,
+            kind=row.kind,
+            name=row.name,
+            path=row.path,
+            line=row.line,
+            summary=row.summary,
+            parent=row.parent,
+            attributes=row.attributes,
+            imports=tuple(sorted(imports.get(row.key, ()))),
+            inherits=tuple(sorted(inherits.get(row.key, ()))),
+        )
+        for row in elements
+    }
+
+
+def search(workspace: Workspace, query: str, *, kind: str = "", repository: str = "", limit: int = 20) -> list[Element]:
+    """Elements whose name, key or summary holds every word of `query`, the closest first.
+
+    Args:
+        workspace: only its elements.
+        query: words; none finds everything, in key order.
+        kind: one of `catalog.types.KINDS`, or empty.
+        repository: a repository's label, or empty.
+        limit: how many at most.
+    """
+    found = Element.objects.for_workspace(workspace).select_related("repository")
+    if kind:
+        found = found.filter(kind=kind)
+    if repository:
+        found = found.filter(repository__label=repository)
+    words = query.split()
+    for word in words:
+        found = found.filter(Q(key__icontains=word) | Q(name__icontains=word) | Q(summary__icontains=word))
+    closeness = [_rank(words).asc()] if words else []
+    return list(found.order_by(*closeness, "key", "repository_id")[:limit])
+
+
+def _rank(words: Iterable[str]) -> Case:
+    """The smaller, the closer; of equal names a container comes first."""
+    word = max(words, key=len)
+    container = Q(kind__in=("package", "module", "model", "app"))
+    return Case(
+        When(Q(name__iexact=word) & container, then=Value(0)),
+        When(name__iexact=word, then=Value(1)),
+        When(key__iendswith=f".{word}", then=Value(2)),
+        When(name__icontains=word, then=Value(3)),
+        When(key__icontains=word, then=Value(4)),
+        default=Value(5),
+        output_field=IntegerField(),
+    )
+
+
+def element(workspace: Workspace, key: str, *, repository: str = "") -> Element:
+    """The element with this natural key.
+
+    Raises:
+        UnknownElement: none; the details list keys that resemble it.
+        AmbiguousElement: several repositories have it.
+    """
+    found = list(
+        Element.objects.for_workspace(workspace)
+        .filter(key=key, **({"repository__label": repository} if repository else {}))
+        .select_related("repository")[:10]
+    )
+    if len(found) > 1:
+        raise AmbiguousElement(key=key, repositories=sorted(e.repository.label for e in found))
+    if not found:
+        similar = search(workspace, key.rpartition(":")[2].rpartition(".")[2][:100], limit=5)
+        raise UnknownElement(key=key[:200], similar=[e.key for e in similar])
+    return found[0]
+
+
+def children(parent: Element, *, limit: int) -> QuerySet[Element]:
+    """What an element contains, in key order."""
+    return Element.objects.filter(repository=parent.repository_id, parent=parent.key).order_by("key")[:limit]
+
+
+def notes(about: Element, *, limit: int = 20) -> QuerySet[ElementNote]:
+    """The newest notes on an element."""
+    return ElementNote.objects.filter(repository=about.repository_id, key=about.key).order_by("-pk")[:limit]
+
+
+def dependencies(of: Element, *, incoming: bool) -> QuerySet[Relation]:
+    """Import and inheritance relations of an element, ordered by kind and key; `contains` is left out.
+
+    Args:
+        of: the element.
+        incoming: who depends on it, else what it depends on.
+    """
+    side, other = ("target", "source") if incoming else ("source", "target")
+    return (
+        Relation.objects.filter(**{side: of})
+        .exclude(kind=RelationKind.CONTAINS)
+        .select_related(other)
+        .order_by("kind", f"{other}__key")
+    )
+
+
+def counts_by_kind(workspace: Workspace) -> dict[str, dict[str, int]]:
+    """How many elements of each kind, by repository."""
+    rows = (
+        Element.objects.for_workspace(workspace)
+        .values_list("repository__label", "kind")
+        .annotate(n=Count("pk"))
+        .order_by("repository__label", "kind")
+    )
+    counts: dict[str, dict[str, int]] = {}
+    for label, kind, n in rows:
+        counts.setdefault(label, {})[kind] = n
+    return counts
+
+
+def most_imported(workspace: Workspace, *, kinds: Collection[str], limit: int) -> list[tuple[Element, int]]:
+    """The elements that most others import, with how many do."""
+    found = (
+        Element.objects.for_workspace(workspace)
+        .filter(kind__in=kinds)
+        .annotate(importers=Count("incoming", filter=Q(incoming__kind=RelationKind.IMPORTS)))
+        .filter(importers__gt=0)
+        .order_by("-importers", "key")[:limit]
+    )
+    return [(e, e.importers) for e in found]
+
+
+def recent_change_sets(workspace: Workspace, *, limit: int) -> QuerySet[ChangeSet]:
+    """The newest change sets with their repository."""
+    return ChangeSet.objects.for_workspace(workspace).select_related("repository").order_by("-pk")[:limit]
