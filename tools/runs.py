@@ -98,18 +98,21 @@ class LeasedRunQuerySet(ScopedQuerySet[R]):
             row = cursor.fetchone()
         return Claim(pk=pk, fence=row[0], attempts=row[1]) if row else None
 
-    def hold(self, pk: int, *, fence: int) -> None:
+    def hold(self, pk: int, *, fence: int, progress: bool = True) -> None:
         """Prove that the caller still owns the run, and renew the lease; the last statement of every unit.
+
+        Args:
+            progress: the unit did something that will not be done again, so the attempts begin anew.
 
         Raises:
             LeaseLost: another owner, or a cancel, came first; the transaction must roll back.
         """
         with connection.cursor() as cursor:
             cursor.execute(
-                f"""UPDATE {self.model._meta.db_table} SET attempts = 0,
+                f"""UPDATE {self.model._meta.db_table} SET attempts = CASE WHEN %s THEN 0 ELSE attempts END,
                         lease_until = clock_timestamp() + %s * interval '1 second'
                     WHERE id = %s AND fence = %s AND status = 'running'""",  # noqa: S608
-                [settings.CAPSTAN_LEASE_SECONDS, pk, fence],
+                [progress, settings.CAPSTAN_LEASE_SECONDS, pk, fence],
             )
             held = cursor.rowcount
         if not held:

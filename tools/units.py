@@ -47,6 +47,7 @@ class Unit:
     events: list[EventRecord] = field(default_factory=list)
     scopes: set[int] = field(default_factory=set)
     closing: Callable[[], Arrow | None] | None = None
+    progress: bool = True  # False: it only takes a run over or starts a step, which must not zero `attempts`
     _hooks: list[Callable[[], None]] = field(default_factory=list)
 
     def record(self, name: EventName, **payload: Any) -> None:
@@ -95,7 +96,7 @@ def unit(run: RunRef) -> Iterator[Unit]:
             arrow = gathered.closing()
         Stream.objects.append(run.stream_id, gathered.events, correlation_id=run.correlation_id)
         if arrow is None:
-            run.rows.hold(run.pk, fence=run.fence)
+            run.rows.hold(run.pk, fence=run.fence, progress=gathered.progress)
         else:
             run.rows.leave(run.pk, fence=run.fence, to=arrow.to, **arrow.columns)
 
