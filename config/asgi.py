@@ -7,4 +7,9 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 os.environ.setdefault("DATABASE_POOL_SIZE", "20")  # threads come and go with requests; their connections are pooled
 
-application = get_asgi_application()
+django_application = get_asgi_application()
+
+from chat.streams import stream_gate  # noqa: E402  # after the apps are loaded
+from streaming.sse import StreamApp  # noqa: E402
+
+application = StreamApp(django_application, gate=stream_gate)

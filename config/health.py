@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import kombu.exceptions
 import psycopg
 from django.db import connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -60,7 +61,7 @@ def broker_status() -> dict[str, Any]:
     try:
         with app.connection_for_write(connect_timeout=PROBE_LIMIT_S) as broker:
             broker.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=PROBE_LIMIT_S)
-    except (OSError, *app.connection_for_write().connection_errors) as exc:
+    except (OSError, kombu.exceptions.OperationalError) as exc:
         return _down("broker", exc)
     return {"status": "ok"}
 

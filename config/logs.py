@@ -12,13 +12,12 @@ LAYOUT = "{asctime}.{msecs:03.0f} {levelname} {name} [{correlation_id}] {message
 
 
 class OneLineFormatter(logging.Formatter):
-    """A message cannot forge a second record; tracebacks follow on the same line unless `multiline` lets them breathe."""
-
-    converter = time.gmtime
+    """A message cannot forge a second record; tracebacks stay on its line unless `multiline`."""
 
     def __init__(self, *, multiline: bool = False) -> None:
         super().__init__(LAYOUT, datefmt="%Y-%m-%dT%H:%M:%S", style="{", defaults={"correlation_id": "-"})
         self._multiline = multiline
+        self.converter = time.gmtime
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
         return _one_line(super().formatMessage(record))

@@ -158,6 +158,7 @@ SPECTACULAR_SETTINGS = {"TITLE": "Capstan", "VERSION": "0.1.0", "SERVE_INCLUDE_S
 
 CAPSTAN_LEASE_SECONDS = env.number("CAPSTAN_LEASE_SECONDS", default=30, minimum=1, maximum=3_600)
 TURN_SYNC_SECONDS = env.number("TURN_SYNC_SECONDS", default=25, minimum=0, maximum=3_600)
+STREAM_PING_SECONDS = env.number("STREAM_PING_SECONDS", default=15, minimum=0.1, maximum=300)
 CORRELATION_ID_HEADER = env.text("CORRELATION_ID_HEADER", "X-Correlation-ID")
 
 globals().update(

@@ -28,6 +28,7 @@ WEB_POOL, WORKER_POOL = 20, 32  # database connections at most, opened on demand
 TURN_SLOTS = 32  # runs at once in the threads worker (design § 6)
 LIVE_LIMIT_S = 60.0
 LIVE_POLL_S = 0.05
+ROOT_WORKER_WARNING = "ignore:You're running the worker with superuser privileges"  # on four lines, at every start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,7 @@ class Stack:
             "DATABASE_URL": servers.database_url,
             "REDIS_URL": servers.redis_url,
             "PYTHONUNBUFFERED": "1",
+            "PYTHONWARNINGS": ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), ROOT_WORKER_WARNING))),
         }
         for program in programs(self, environment):
             supervisor.start(program)
@@ -156,7 +158,7 @@ class Stack:
             supervisor.say(f"It is not shown again; {self.state.password_file} keeps it.")
         elif self.state.password_file.exists():
             supervisor.say(
-                f"Sign in as {first_start.FIRST_USER}; {self.state.password_file} keeps the password of the first start."
+                f"Sign in as {first_start.FIRST_USER}; {self.state.password_file} keeps the first start's password."
             )
         supervisor.say("Ctrl-C stops all of it.")
 
@@ -173,18 +175,17 @@ def programs(stack: Stack, environment: Mapping[str, str]) -> list[Program]:
         )
 
     def worker(name: str, queues: str, *options: str, pool: int = 0) -> Program:
-        quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-        return python(
-            name, "celery", "-A", "config", "worker", "-n", f"{name}@%h", "-Q", queues, *options, *quiet, pool=pool
-        )
+        alone = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+        return python(name, *celery, "worker", "-n", f"{name}@%h", "-Q", queues, *options, *alone, pool=pool)
 
+    celery = ("celery", "-A", "config", "--quiet")
     web = ("uvicorn", "config.asgi:application", "--host", HOST, "--port", str(stack.port))
     return [
         python("web", *web, "--timeout-graceful-shutdown", "2", "--no-server-header", pool=WEB_POOL),
         worker("turns", "turns,plans", "-P", "threads", "-c", str(TURN_SLOTS), "-l", "INFO", pool=WORKER_POOL),
         worker("sweep", "sweep", "-P", "solo", "-l", "WARNING"),
         worker("suspect", "suspect", "-P", "solo", "-l", "WARNING"),
-        python("beat", "celery", "-A", "config", "beat", "-s", str(stack.state.beat_schedule), "-l", "WARNING"),
+        python("beat", *celery, "beat", "-s", str(stack.state.beat_schedule), "-l", "WARNING"),
     ]
 
 

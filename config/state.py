@@ -94,14 +94,15 @@ class StateFolder:
             except BlockingIOError:
                 waited, owner = time.monotonic() - started, _pid_in(descriptor)
                 if waited > PROBE_GRACE_S and owner is not None and _alive(owner):
-                    reason = f"Capstan already runs on the state folder {self.path} (process {owner}): stop that one first, or set CAPSTAN_STATE_DIR."
-                elif waited > LEFTOVER_PATIENCE_S:
-                    reason = f"Processes of an earlier start still hold {self.lock_file}: end them first."
-                else:
-                    time.sleep(POLL_S)
-                    continue
-                os.close(descriptor)
-                raise StartRefused(reason) from None
+                    os.close(descriptor)
+                    raise StartRefused(
+                        f"Capstan already runs on the state folder {self.path} (process {owner}): "
+                        "stop that one first, or set CAPSTAN_STATE_DIR."
+                    ) from None
+                if waited > LEFTOVER_PATIENCE_S:
+                    os.close(descriptor)
+                    raise StartRefused(f"An earlier start's processes hold {self.lock_file}: end them first.") from None
+                time.sleep(POLL_S)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         return descriptor
