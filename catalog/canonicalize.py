@@ -73,7 +73,7 @@ def decide(
     for done, batch in enumerate(batches, start=1):
         verdicts.update(read_answer(agent.extract_candidates(snapshot_of(batch)), batch))
         progress(done, len(batches))
-    _check_merges(verdicts)
+    _check_merges(verdicts, {c.key: c.parent for c in graph.candidates})
     return verdicts
 
 
@@ -155,8 +155,8 @@ def _problem(item: Mapping[str, Any], by_key: Mapping[str, Candidate], seen: Map
     return ""
 
 
-def _check_merges(verdicts: Mapping[str, Verdict]) -> None:
-    """Refuse a merge whose target is no candidate, of another form, or not kept."""
+def _check_merges(verdicts: Mapping[str, Verdict], parents: Mapping[str, str]) -> None:
+    """Refuse a merge whose target is no candidate, of another form, not kept, or inside what is merged."""
     problems = []
     for verdict in verdicts.values():
         if verdict.verdict != "merge":
@@ -168,8 +168,17 @@ def _check_merges(verdicts: Mapping[str, Verdict]) -> None:
             problems.append(f"{verdict.key} merges into {target.key}, which is not kept ({target.verdict})")
         elif target.key.partition(":")[0] != verdict.key.partition(":")[0]:
             problems.append(f"{verdict.key} merges into {target.key}, which has another form")
+        elif verdict.key in _containers_of(target.key, parents):
+            problems.append(f"{verdict.key} merges into {target.key}, which it contains")
     if problems:
         raise CanonicalizeError(problems=problems[:20], count=len(problems))
+
+
+def _containers_of(key: str, parents: Mapping[str, str]) -> set[str]:
+    found: set[str] = set()
+    while (key := parents.get(key, "")) and key not in found:
+        found.add(key)
+    return found
 
 
 def apply_verdicts(graph: Graph, verdicts: Mapping[str, Verdict]) -> tuple[Graph, dict[str, int]]:

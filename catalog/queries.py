@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from django.db.models import Case, Count, IntegerField, Q, QuerySet, Value, When
 
@@ -127,20 +129,45 @@ def notes(about: Element, *, limit: int = 20) -> QuerySet[ElementNote]:
     return ElementNote.objects.filter(repository=about.repository_id, key=about.key).order_by("-pk")[:limit]
 
 
-def dependencies(of: Element, *, incoming: bool) -> QuerySet[Relation]:
-    """Import and inheritance relations of an element, ordered by kind and key; `contains` is left out.
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """One neighbour of an element, and over how many relations of this kind."""
+
+    key: str
+    relation: str
+    times: int
+
+
+def dependencies(of: Element, *, incoming: bool, limit: int | None = None) -> list[Dependency]:
+    """What an element and all that it contains import or inherit from, the most frequent first.
 
     Args:
-        of: the element.
+        of: the element; relations inside it do not count.
         incoming: who depends on it, else what it depends on.
+        limit: how many at most; None: all.
     """
+    inside = _inside(of)
     side, other = ("target", "source") if incoming else ("source", "target")
-    return (
-        Relation.objects.filter(**{side: of})
+    found = (
+        Relation.objects.filter(**{f"{side}_id__in": inside})
         .exclude(kind=RelationKind.CONTAINS)
-        .select_related(other)
-        .order_by("kind", f"{other}__key")
+        .exclude(**{f"{other}_id__in": inside})
+        .values_list(f"{other}__key", "kind")
+        .annotate(times=Count("pk"))
+        .order_by("-times", f"{other}__key", "kind")
     )
+    return [Dependency(key, kind, times) for key, kind, times in found[:limit]]
+
+
+def _inside(of: Element) -> list[int]:
+    """Keys of an element's row and of the rows below it."""
+    found = [of.pk]
+    level = [of.key]
+    while level:
+        rows = list(Element.objects.filter(repository=of.repository_id, parent__in=level).values_list("pk", "key"))
+        found += [pk for pk, _ in rows]
+        level = [key for _, key in rows]
+    return found
 
 
 def counts_by_kind(workspace: Workspace) -> dict[str, dict[str, int]]:
@@ -157,16 +184,66 @@ def counts_by_kind(workspace: Workspace) -> dict[str, dict[str, int]]:
     return counts
 
 
-def most_imported(workspace: Workspace, *, kinds: Collection[str], limit: int) -> list[tuple[Element, int]]:
-    """The elements that most others import, with how many do."""
-    found = (
+@dataclass(frozen=True, slots=True)
+class PackageFacts:
+    """A package with everything below it.
+
+    Args:
+        modules: how many modules it has, itself included.
+        used_by: how many modules outside import something in it.
+        uses: how many modules and externals outside it imports.
+    """
+
+    key: str
+    repository: str
+    summary: str
+    modules: int
+    used_by: int
+    uses: int
+
+
+def leading_packages(workspace: Workspace, *, limit: int) -> list[PackageFacts]:
+    """The packages that most modules outside them import, the largest first among equals."""
+    rows = list(
         Element.objects.for_workspace(workspace)
-        .filter(kind__in=kinds)
-        .annotate(importers=Count("incoming", filter=Q(incoming__kind=RelationKind.IMPORTS)))
-        .filter(importers__gt=0)
-        .order_by("-importers", "key")[:limit]
+        .filter(key__startswith="module:")
+        .values_list("pk", "repository_id", "repository__label", "key", "kind", "parent", "summary")
     )
-    return [(e, e.importers) for e in found]
+    ids = {(repository, key): pk for pk, repository, _, key, _, _, _ in rows}
+    parents = {pk: ids.get((repository, parent)) for pk, repository, _, _, _, parent, _ in rows}
+    modules: Counter[int] = Counter()
+    for pk in parents:
+        modules.update(_above(pk, parents))
+    incoming: dict[int, set[int]] = defaultdict(set)
+    outgoing: dict[int, set[int]] = defaultdict(set)
+    imports = Relation.objects.for_workspace(workspace).filter(kind=RelationKind.IMPORTS)
+    for source, target in imports.values_list("source_id", "target_id"):
+        sources, targets = _above(source, parents), _above(target, parents)
+        for package in targets - sources:
+            incoming[package].add(source)
+        for package in sources - targets:
+            outgoing[package].add(target)
+    packages = [
+        PackageFacts(key, label, summary, modules[pk], len(incoming[pk]), len(outgoing[pk]))
+        for pk, _, label, key, kind, _, summary in rows
+        if kind == "package"
+    ]
+    return sorted(packages, key=lambda p: (-p.used_by, -p.modules, p.key, p.repository))[:limit]
+
+
+def _above(pk: int, parents: Mapping[int, int | None]) -> set[int]:
+    """A module and the packages around it; only itself for an external."""
+    found: set[int] = set()
+    current: int | None = pk
+    while current is not None and current not in found:
+        found.add(current)
+        current = parents.get(current)
+    return found
+
+
+def recent_notes(workspace: Workspace, *, limit: int) -> QuerySet[ElementNote]:
+    """The newest notes."""
+    return ElementNote.objects.for_workspace(workspace).order_by("-pk")[:limit]
 
 
 def recent_change_sets(workspace: Workspace, *, limit: int) -> QuerySet[ChangeSet]:
