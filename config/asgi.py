@@ -1,6 +1,7 @@
-"""The ASGI application that web processes serve."""
+"""The ASGI application that web processes serve: event streams first, Django behind them."""
 
 import os
+from typing import cast
 
 from django.core.asgi import get_asgi_application
 
@@ -9,7 +10,7 @@ os.environ.setdefault("DATABASE_POOL_SIZE", "20")  # threads come and go with re
 
 django_application = get_asgi_application()
 
-from chat.streams import stream_gate  # noqa: E402  # after the apps are loaded
-from streaming.sse import StreamApp  # noqa: E402
+from chat.streams import stream_gate  # noqa: E402  after the apps are loaded
+from streaming.sse import ASGIApp, StreamApp  # noqa: E402
 
-application = StreamApp(django_application, gate=stream_gate)
+application = StreamApp(cast("ASGIApp", django_application), gate=stream_gate)

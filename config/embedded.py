@@ -37,7 +37,7 @@ SOCKET_PATH_LIMIT = 107 if sys.platform == "linux" else 103  # bytes, by the ker
 ROOT_DATA = Path("/var/lib/capstan")  # where `nobody` can always pass
 START_LIMIT_S = 30.0  # crash recovery included
 STOP_LIMIT_S = 5.0
-POLL_S = 0.02
+POLL_S = 0.05
 
 
 def servers_of(state: StateFolder) -> Servers:
@@ -169,8 +169,8 @@ class Postgres:
         version = (data / "PG_VERSION").read_text().strip()
         if version != POSTGRES_MAJOR:
             raise StartRefused(
-                f"{data} was written by PostgreSQL {version}, and this Capstan brings {POSTGRES_MAJOR}: dump it with the "
-                "Capstan that wrote it, or set CAPSTAN_STATE_DIR to a new folder."
+                f"{data} was written by PostgreSQL {version}, and this Capstan brings {POSTGRES_MAJOR}: dump it with "
+                "the Capstan that wrote it, or set CAPSTAN_STATE_DIR to a new folder."
             )
         settings = [
             "listen_addresses=",
@@ -196,7 +196,7 @@ class Postgres:
         )
 
     def answer(self) -> None:
-        """Ask it for the database, which is created on its first start; raises psycopg.OperationalError until it can."""
+        """Ask for the database, created on its first start; psycopg.OperationalError until it can answer."""
         with psycopg.connect(
             host=str(self.layout.sockets), user=OWNER, dbname="postgres", autocommit=True
         ) as connection:

@@ -6,7 +6,6 @@ taken and answered, without the model they wait.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +14,9 @@ import kombu.exceptions
 import psycopg
 from django.db import connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.utils.module_loading import import_string
 
 from config.celery import app
+from factory.health import llm_status
 
 PROBE_LIMIT_S = 2
 logger = logging.getLogger(__name__)
@@ -64,14 +63,6 @@ def broker_status() -> dict[str, Any]:
     except (OSError, kombu.exceptions.OperationalError) as exc:
         return _down("broker", exc)
     return {"status": "ok"}
-
-
-def llm_status() -> dict[str, Any]:
-    """What the factory knows of the model; `unknown` until it offers that."""
-    if importlib.util.find_spec("factory.health") is None:
-        return {"status": "unknown"}
-    found: dict[str, Any] = import_string("factory.health.llm_status")()
-    return found
 
 
 def _down(part: str, exc: BaseException) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from django.core.management import call_command, get_commands
+from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import OperationalError, connections
 
@@ -77,6 +77,8 @@ class Stack:
         servers = self._start_servers(supervisor)
         self.state.announce(servers)
         password = self._prepare_database(supervisor)
+        if self.collect_static:
+            call_command("collectstatic", interactive=False, verbosity=0)
         self._check_model()
         environment = {
             **os.environ,
@@ -86,11 +88,14 @@ class Stack:
             "PYTHONUNBUFFERED": "1",
             "PYTHONWARNINGS": ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), ROOT_WORKER_WARNING))),
         }
-        for program in programs(self, environment):
+        web, *others = programs(self, environment)
+        supervisor.start(web)
+        self._wait_until_live(supervisor)  # alone: six interpreters that start at once keep a small machine busy
+        if supervisor.stop_requested:
+            return
+        for program in others:
             supervisor.start(program)
-        self._wait_until_live(supervisor)
-        if not supervisor.stop_requested:
-            self._greet(supervisor, password)
+        self._greet(supervisor, password)
 
     def _refuse_taken_port(self) -> None:
         with socket.socket() as probe:
@@ -134,15 +139,10 @@ class Stack:
             connections.close_all()
 
     def _check_model(self) -> None:
-        if self.collect_static:
-            call_command("collectstatic", interactive=False, verbosity=0)
-        if "check_llm" in get_commands():
-            try:
-                call_command("check_llm", start=True)
-            except CommandError as exc:
-                raise StartRefused(str(exc)) from exc
-            finally:
-                connections.close_all()
+        try:
+            call_command("check_llm", start=True)
+        except CommandError as exc:
+            raise StartRefused(str(exc)) from exc
 
     def _wait_until_live(self, supervisor: Supervisor) -> None:
         deadline = time.monotonic() + LIVE_LIMIT_S
@@ -164,7 +164,7 @@ class Stack:
 
 
 def programs(stack: Stack, environment: Mapping[str, str]) -> list[Program]:
-    """Web first, since the start waits for it; then the three workers of design § 6 and beat."""
+    """Web first, the rest once it answers; the three workers of design § 6 and beat."""
 
     def python(name: str, *argv: str, pool: int = 0) -> Program:
         return Program(

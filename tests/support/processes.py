@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -86,21 +87,18 @@ class Running:
         self._signal_group(signal.SIGKILL)
         self.process.wait()
         self._reader.join(END_S)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
 
     def _signal_group(self, number: signal.Signals) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._printed:
-                self.lines.append(line.decode(errors="replace").rstrip("\n"))
-                self._printed.notify_all()
+        with self.process.stdout as pipe:
+            for line in pipe:
+                with self._printed:
+                    self.lines.append(line.decode(errors="replace").rstrip("\n"))
+                    self._printed.notify_all()
         with self._printed:
             self._ended = True
             self._printed.notify_all()
