@@ -12,11 +12,9 @@ from datetime import datetime
 from django.conf import settings
 from django.db import models
 
-from catalog.types import KINDS, VERDICTS
+from catalog.types import KEY_CHARS, KINDS, VERDICTS
 from workspaces.models import User, Workspace
 from workspaces.scoping import ScopedQuerySet
-
-KEY_CHARS = 500
 
 
 class Repository(models.Model):

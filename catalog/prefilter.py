@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from catalog.types import Candidate, Failure, Gathered, Graph
+from catalog.types import KEY_CHARS, Candidate, Failure, Gathered, Graph
 
 # A folder of this name, anywhere in the path. `test` and `testing` are not here: packages ship under these names.
 NOISE_FOLDERS: Mapping[str, str] = {
@@ -133,6 +133,8 @@ def _reject_reason(candidate: Candidate, rules: PrefilterRules) -> str:
         return by_path
     if candidate.generated:
         return "generated"
+    if len(candidate.key) > KEY_CHARS:
+        return "key_too_long"
     is_definition = candidate.key.startswith(("class:", "function:"))
     return "private" if rules.drop_private and is_definition and _PRIVATE.match(candidate.name) else ""
 

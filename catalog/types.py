@@ -12,6 +12,7 @@ Kind = Literal["package", "module", "class", "function", "model", "view", "task"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 VerdictName = Literal["keep", "rename", "merge", "reject"]
 VERDICTS: tuple[VerdictName, ...] = get_args(VerdictName)
+KEY_CHARS = 500
 OpName = Literal["delete", "update", "add"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from catalog.errors import SourceUnusable
 from catalog.types import Failure
 
-MAX_FILE_BYTES = 4 * 1024 * 1024
+MAX_FILE_BYTES = 1024 * 1024  # the parser takes up to 900 bytes of memory for each
 MAX_FILES = 50_000
 PRUNED = frozenset({"__pycache__", "node_modules", "site-packages", "__pypackages__"})
 
