@@ -25,7 +25,7 @@ FIRST_PAUSE_S = 0.5  # before a child that ended is started again, doubling
 LONGEST_PAUSE_S = 30.0
 PROVEN_S = 30.0  # a child that ran this long is forgiven its earlier ends
 CHILDREN_STOP_S = 3.0  # what still runs after this is killed and recovered as a crash (design § 5)
-SERVERS_STOP_S = 1.2
+STOP_S = 4.6  # for all; the servers get what the children left of it, to write their last page
 LONGEST_LINE = 1 << 20  # bytes; a longer one is cut in pieces
 STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -192,12 +192,13 @@ class Supervisor:
     def _stop_all(self) -> None:
         for child in self.children:
             child.restart_at = None
-        for servers, limit in ((False, CHILDREN_STOP_S), (True, SERVERS_STOP_S)):
+        started = self._clock()
+        for servers, limit in ((False, CHILDREN_STOP_S), (True, STOP_S)):
             group = [child for child in self.children if child.server is servers]
             for child in group:
                 if child.process is not None:
                     child.process.send_signal(child.program.stop_signal)  # no effect on one that ended
-            deadline = self._clock() + limit
+            deadline = started + limit
             while any(child.running for child in group) and self._clock() < deadline:
                 self._wait(min(0.1, max(0.0, deadline - self._clock())))
             for child in group:
