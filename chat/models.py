@@ -6,7 +6,7 @@ most one turn that has not ended: a partial unique index holds it.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from django.conf import settings
 from django.db import models
@@ -29,7 +29,7 @@ class Conversation(models.Model):
     identity = models.CharField(max_length=64)
     context_type = models.CharField(max_length=64, blank=True)
     context_id = models.CharField(max_length=64, blank=True)
-    active_leaf = models.ForeignKey("Message", null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    active_turn = models.ForeignKey("Turn", null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now_add=True)
 
@@ -46,9 +46,18 @@ class Conversation(models.Model):
 class TurnQuerySet(LeasedRunQuerySet["Turn"]):
     """The arrows of a turn; those it shares with a plan are in `LeasedRunQuerySet`."""
 
+    def open(self) -> Self:
+        """Turns that have not ended."""
+        return self.exclude(status__in=TERMINAL)
+
 
 class Turn(LeasedRun):
-    """One user message and all that answers it."""
+    """One user message and all that answers it.
+
+    `after` is the turn before it on its branch: an edit or a new try is another turn after the same one. The active
+    branch is what `Conversation.active_turn` leads back through. `question` is the message it answers: its own, or,
+    for a new try, that of the turn it was made beside.
+    """
 
     READY: ClassVar[str] = RunStatus.QUEUED
     KIND: ClassVar[str] = "turn"
@@ -63,7 +72,12 @@ class Turn(LeasedRun):
     model_used = models.CharField(max_length=128, blank=True)
     answer = models.TextField(blank=True)
     plan_id = models.BigIntegerField(null=True, blank=True)
+    after = models.ForeignKey("self", null=True, blank=True, on_delete=models.CASCADE, related_name="+")
+    question = models.ForeignKey("Message", null=True, blank=True, on_delete=models.CASCADE, related_name="+")
+    context_type = models.CharField(max_length=64, blank=True)
+    context_id = models.CharField(max_length=64, blank=True)
     snapshot_version = models.BigIntegerField(null=True, blank=True)
+    snapshot_is_summary = models.BooleanField(default=False)
 
     objects = TurnQuerySet.as_manager()
 
@@ -89,13 +103,15 @@ class Turn(LeasedRun):
 
 
 class Message(RunMessage):
-    """One message of a conversation. `parent` makes branches: siblings are edits or regenerated answers."""
+    """One message of a conversation.
+
+    `parent` is what it answers or goes on from; siblings are edits of one question or new tries of one answer. A
+    result's parent is the reply that made its call.
+    """
 
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="messages")
     turn = models.ForeignKey(Turn, on_delete=models.CASCADE, related_name="messages")
     parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.CASCADE, related_name="children")
-    context_type = models.CharField(max_length=64, blank=True)
-    context_id = models.CharField(max_length=64, blank=True)
 
     class Meta:
         ordering = ("conversation", "id")
@@ -106,3 +122,23 @@ class Message(RunMessage):
 
     def __str__(self) -> str:
         return f"{self.role} {self.round}.{self.position}"
+
+
+class IdempotencyKey(models.Model):
+    """What a POST with an `Idempotency-Key` answered, so that sending it again answers the same and does nothing."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    key = models.CharField(max_length=128)
+    path = models.CharField(max_length=300)
+    digest = models.CharField(max_length=64)
+    target = models.CharField(max_length=64, blank=True)  # the turn or conversation made under it, in the same commit
+    status_code = models.PositiveSmallIntegerField(null=True)
+    body = models.JSONField(null=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("user", "key"), name="one_use_of_a_key"),)
+        indexes = (models.Index(fields=("created_at",), name="idempotency_age"),)
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.status_code or 'open'}"

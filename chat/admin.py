@@ -1,0 +1,44 @@
+from django.contrib import admin
+
+from chat.models import Conversation, Message, Turn
+from workspaces.readonly import ReadOnlyAdmin
+
+
+@admin.register(Conversation)
+class ConversationAdmin(ReadOnlyAdmin):
+    list_display = ("title", "user", "workspace", "identity", "updated_at")
+    list_filter = ("workspace", "identity")
+    search_fields = ("title", "stream__id", "user__username")
+    list_select_related = ("user", "workspace")
+
+
+class MessageInline(admin.TabularInline[Message, Turn]):
+    model = Message
+    fk_name = "turn"
+    fields = ("round", "position", "role", "text", "tool_name", "is_error", "model", "stop_reason", "created_at")
+    readonly_fields = fields
+    extra = 0
+    can_delete = False
+    ordering = ("round", "position")
+
+    def has_add_permission(self, request: object, obj: object = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: object, obj: object = None) -> bool:
+        return False
+
+
+@admin.register(Turn)
+class TurnAdmin(ReadOnlyAdmin):
+    list_display = ("id", "status", "conversation", "user", "model_used", "stop_reason", "attempts", "created_at")
+    list_filter = ("status", "identity", "stop_reason")
+    search_fields = ("=id", "correlation_id", "user__username")
+    list_select_related = ("conversation", "user")
+    inlines = (MessageInline,)
+
+
+@admin.register(Message)
+class MessageAdmin(ReadOnlyAdmin):
+    list_display = ("id", "turn", "round", "position", "role", "tool_name", "created_at")
+    list_filter = ("role",)
+    search_fields = ("text", "=turn__id", "tool_name")

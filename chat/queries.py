@@ -1,0 +1,125 @@
+"""Reads: conversations, their active branch, turns; each for one user, everything else is not visible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from django.db import connection
+from django.db.models import Q, QuerySet
+
+from chat.models import Conversation, Message, Turn
+from workspaces.errors import NotVisible
+from workspaces.models import Membership, User, Workspace
+from workspaces.permissions import may
+
+VIEW_ALL = "capstan_workspaces.view_all"
+
+
+def conversations_of(user: User) -> QuerySet[Conversation]:
+    """The user's own conversations in workspaces he still belongs to, the latest first."""
+    return Conversation.objects.visible_to(user).filter(user=user).select_related("workspace").order_by("-updated_at")
+
+
+def conversation_for(user: User, conversation_id: UUID | str) -> Conversation:
+    """One conversation that the user may see: his own, or any of a workspace where he holds `view_all`.
+
+    Raises:
+        NotVisible: there is none, or it is somebody else's.
+    """
+    found = Conversation.objects.visible_to(user).select_related("workspace", "user").filter(pk=conversation_id).first()
+    if found is None or (found.user_id != user.pk and not may(user, VIEW_ALL, workspace=found.workspace_id)):
+        raise NotVisible(conversation=str(conversation_id))
+    return found
+
+
+def own_conversation(user: User, conversation_id: UUID | str) -> Conversation:
+    """One conversation that the user may write to: his own alone.
+
+    Raises:
+        NotVisible: there is none, or it is somebody else's.
+    """
+    found = conversations_of(user).filter(pk=conversation_id).first()
+    if found is None:
+        raise NotVisible(conversation=str(conversation_id))
+    return found
+
+
+def turn_for(user: User, turn_id: int) -> Turn:
+    """One turn that the user may see.
+
+    Raises:
+        NotVisible: there is none, or it is somebody else's.
+    """
+    found = Turn.objects.visible_to(user).select_related("conversation").filter(pk=turn_id).first()
+    if found is None or (found.user_id != user.pk and not may(user, VIEW_ALL, workspace=found.workspace_id)):
+        raise NotVisible(turn=turn_id)
+    return found
+
+
+def active_turn(conversation_id: UUID) -> Turn | None:
+    """The turn that has not ended, if there is one."""
+    return Turn.objects.open().filter(conversation_id=conversation_id).first()
+
+
+def branch_of(turn_id: int | None) -> list[Turn]:
+    """The turns that lead to a turn, oldest first, itself last."""
+    if turn_id is None:
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""WITH RECURSIVE path(id, after_id, depth) AS (
+                    SELECT id, after_id, 0 FROM {Turn._meta.db_table} WHERE id = %s
+                    UNION ALL
+                    SELECT t.id, t.after_id, p.depth + 1 FROM {Turn._meta.db_table} t JOIN path p ON t.id = p.after_id)
+                SELECT id FROM path ORDER BY depth DESC""",  # noqa: S608
+            [turn_id],
+        )
+        keys = [row[0] for row in cursor.fetchall()]
+    turns = Turn.objects.in_bulk(keys)
+    return [turns[key] for key in keys]
+
+
+def messages_of(turns: Sequence[Turn]) -> list[Message]:
+    """The messages of these turns in order, each new try led by the question it answers."""
+    keys = [turn.pk for turn in turns]
+    asked = {turn.question_id for turn in turns if turn.question_id is not None}
+    rows = Message.objects.filter(Q(turn_id__in=keys) | Q(pk__in=asked)).order_by("turn_id", "round", "position")
+    by_turn: dict[int, list[Message]] = {key: [] for key in keys}
+    by_key: dict[int, Message] = {}
+    for row in rows:
+        by_key[row.pk] = row
+        if row.turn_id in by_turn:
+            by_turn[row.turn_id].append(row)
+    ordered: list[Message] = []
+    for turn in turns:
+        own = by_turn[turn.pk]
+        if turn.question_id is not None and all(row.pk != turn.question_id for row in own):
+            ordered.append(by_key[turn.question_id])
+        ordered.extend(own)
+    return ordered
+
+
+def transcript_of(conversation: Conversation) -> list[Message]:
+    """The messages of the active branch, oldest first."""
+    return messages_of(branch_of(conversation.active_turn_id))
+
+
+def workspace_for(user: User, wanted: str | int | None) -> Workspace:
+    """The workspace a new conversation belongs to, by key or slug; the user's only one when nothing is said.
+
+    Raises:
+        NotVisible: no such workspace, or the user is no member.
+        LookupError: nothing was said and the user belongs to none or to several.
+    """
+    own = Membership.objects.filter(user=user, user__is_active=True).select_related("workspace")
+    if wanted in (None, ""):
+        memberships = list(own[:2])
+        if len(memberships) != 1:
+            raise LookupError("several" if memberships else "none")
+        return memberships[0].workspace
+    key = Q(workspace__slug=str(wanted)) | (Q(workspace_id=int(wanted)) if str(wanted).isdecimal() else Q())
+    membership = own.filter(key).first()
+    if membership is None:
+        raise NotVisible(workspace=str(wanted))
+    return membership.workspace

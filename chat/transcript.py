@@ -1,0 +1,352 @@
+"""The rows of a turn as the loop reads and writes them (CAP-040 – 042)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+from django.db.models import Sum
+from django.utils import timezone
+
+from chat.models import Conversation, Message, Turn
+from chat.queries import branch_of, messages_of
+from chat.services import ended_payload
+from events.types import EventName
+from llm.errors import LLMCancelled
+from llm.types import LLMMessage, LLMResponse
+from loop.history import PastTurn, Window, build_history, kept_turns
+from loop.ports import Journal, StoredCall
+from loop.settings import loop_settings
+from observability.models import AgentInteraction
+from observability.services import record_interaction
+from observability.types import CallOwner, Interaction
+from prompt.builder import CLOSING, OPENING, canonical_json
+from prompt.types import AgentIdentity
+from tools.runs import RunRef, RunStatus
+from tools.types import Envelope, ToolContext, idempotency_key
+from tools.units import Arrow, Unit, in_unit, unit
+
+CUT_OFF = "(cut off here by the user)"
+FULL_SNAPSHOT = '"snapshot":'
+
+
+@dataclass(slots=True)
+class ChatTranscript:
+    """Fills `loop.ports.Transcript` for one turn.
+
+    Args:
+        run: the claimed turn.
+        turn: its row, with workspace and user.
+        identity: who answers; its limits and tools.
+        model: the answering model's id, for what the history may replay; empty: not checked.
+    """
+
+    run: RunRef
+    turn: Turn
+    identity: AgentIdentity
+    model: str = ""
+    owner: CallOwner = field(init=False)
+    workspace_scope: str = field(init=False)
+    _earlier: list[PastTurn] | None = None
+    _model_used: str = ""
+
+    def __post_init__(self) -> None:
+        turn = self.turn
+        self.workspace_scope = turn.workspace.scope_id
+        self.owner = CallOwner(
+            kind="turn",
+            id=turn.pk,
+            workspace_id=turn.workspace_id,
+            user_id=turn.user_id,
+            correlation_id=turn.correlation_id,
+            conversation_id=turn.conversation_id,
+        )
+
+    # -- layer 4
+
+    def has_dynamic(self) -> bool:
+        """Whether layer 4 was stored: a turn that goes on after a crash replays it byte for byte."""
+        return self.turn.snapshot_version is not None
+
+    def set_dynamic(self, text: str, snapshot_version: int) -> None:
+        """Store layer 4 with the user message, once."""
+
+        is_summary = _is_summary(text)
+        if is_summary is None:  # the snapshot is not repeated: it is what an earlier message of the window says
+            is_summary = Turn.objects.filter(conversation_id=self.turn.conversation_id).exclude(
+                snapshot_version=None
+            ).order_by("-pk").values_list("snapshot_is_summary", flat=True).first() or False
+
+        def body(unit: Unit) -> None:
+            Message.objects.filter(pk=self.turn.question_id).update(dynamic=text)
+
+            def closing() -> None:  # the turn's own row is written under the locks of stream and run
+                Turn.objects.filter(pk=self.turn.pk).update(
+                    snapshot_version=snapshot_version, snapshot_is_summary=is_summary
+                )
+
+            unit.close_with(closing)
+
+        in_unit(self.run, body)
+        self.turn.snapshot_version, self.turn.snapshot_is_summary = snapshot_version, is_summary
+
+    def last_snapshot_version(self) -> int | None:
+        """The version of the newest whole snapshot that goes along in the window; None when none does."""
+        kept = kept_turns([*self._past(), self._own()], window=_window())
+        dynamic = dict(
+            Message.objects.filter(turn_id__in=kept[:-1], round=0, dynamic__contains=FULL_SNAPSHOT).values_list(
+                "turn_id", "turn__snapshot_version"
+            )
+        )
+        return dynamic[max(dynamic)] if dynamic else None
+
+    # -- what the loop reads
+
+    def journal(self) -> Journal:
+        """Where the turn stands, read afresh."""
+        rows = list(Message.objects.filter(turn_id=self.turn.pk, round__gt=0).order_by("round", "position"))
+        replies = [row for row in rows if row.role == "assistant" and not row.partial]
+        if not replies:
+            return Journal()
+        last = replies[-1]
+        results = {row.position: row for row in rows if row.role == "tool" and row.round == last.round}
+        stored = tuple(
+            StoredCall(call=call, position=position, envelope=_envelope(results.get(position)))
+            for position, call in enumerate(last.tool_calls, start=1)
+        )
+        used = AgentInteraction.objects.filter(owner_kind="turn", owner_id=self.turn.pk).aggregate(
+            asked=Sum("input_tokens"), answered=Sum("output_tokens"), cost=Sum("estimated_cost")
+        )
+        return Journal(
+            rounds=last.round,
+            open_calls=stored if any(one.envelope is None for one in stored) else (),
+            calls=tuple((call["name"], canonical_json(call["arguments"])) for row in replies for call in row.tool_calls),
+            tokens=(used["asked"] or 0) + (used["answered"] or 0),
+            cost_usd=used["cost"],
+        )
+
+    def messages(self) -> Sequence[LLMMessage]:
+        """The history to send: windowed, repaired, the newest user message with its dynamic layer."""
+        return build_history([*self._past(), self._own()], window=_window(), model=self.model)
+
+    def tool_context(self, *, round: int, position: int) -> ToolContext:  # noqa: A002  # a round is a round
+        """Who calls: the signed-in user of the turn, whatever the model says (CAP-036)."""
+        turn = self.turn
+        return ToolContext(
+            user=turn.user,
+            workspace=turn.workspace,
+            identity=self.identity,
+            mode="conversation",
+            owner_kind="turn",
+            owner_id=turn.pk,
+            round=round,
+            position=position,
+            correlation_id=turn.correlation_id,
+            idempotency_key=idempotency_key("turn", turn.pk, round, position),
+            now=timezone.now(),
+            conversation_id=turn.conversation_id,
+            turn_id=turn.pk,
+            stream_id=turn.stream_id,
+            snapshot_is_summary=turn.snapshot_is_summary,
+        )
+
+    # -- what the loop writes
+
+    def unit(self) -> AbstractContextManager[Unit]:
+        """The turn's next unit."""
+        return unit(self.run)
+
+    def store_reply(self, unit: Unit, *, round: int, response: LLMResponse, interaction: Interaction) -> None:  # noqa: A002
+        """The assistant message with its calls, and the interaction row."""
+        self._model_used = response.model or interaction.model
+        row = Message.objects.create(
+            conversation_id=self.turn.conversation_id,
+            turn_id=self.turn.pk,
+            parent_id=self._parent(round),
+            round=round,
+            position=0,
+            role="assistant",
+            text=response.content,
+            tool_calls=list(response.tool_calls or []),
+            thinking=response.thinking,
+            blocks=response.blocks,
+            model=self._model_used,
+            provider=interaction.provider,
+            stop_reason=response.stop_reason,
+        )
+        record_interaction(interaction)
+        self._say(unit, row, final=not row.tool_calls)
+
+    def store_note(self, unit: Unit, *, round: int, text: str) -> None:  # noqa: A002
+        """What the loop told the model before round `round`; it stands behind all rows of the round before."""
+        before = Message.objects.filter(turn_id=self.turn.pk, round=round - 1)
+        Message.objects.create(
+            conversation_id=self.turn.conversation_id,
+            turn_id=self.turn.pk,
+            parent_id=self._parent(round),
+            round=round - 1,
+            position=max([0, *before.values_list("position", flat=True)]) + 1,
+            role="note",
+            text=text,
+        )
+
+    def store_result(self, unit: Unit, *, round: int, stored: StoredCall, envelope: Envelope, content: str) -> None:  # noqa: A002
+        """The result of one call as the model will read it."""
+        Message.objects.create(
+            conversation_id=self.turn.conversation_id,
+            turn_id=self.turn.pk,
+            parent_id=self._reply(round),
+            round=round,
+            position=stored.position,
+            role="tool",
+            text=content,
+            tool_call_id=stored.call["id"],
+            tool_name=stored.call["name"],
+            is_error=not envelope["success"],
+        )
+
+    def finish(self, unit: Unit, *, text: str, stop_reason: str, notice: str = "", plan_id: int | None = None) -> None:
+        """The turn is over: its answer, its last event and its arrow, in this commit.
+
+        Raises:
+            LLMCancelled: from the closing, when somebody cancelled before a plan was made: then there is no plan.
+        """
+        if plan_id is not None:
+            last = Message.objects.filter(turn_id=self.turn.pk).order_by("-round").values_list("round", flat=True)[0]
+            row = Message.objects.create(
+                conversation_id=self.turn.conversation_id,
+                turn_id=self.turn.pk,
+                parent_id=self._reply(last),
+                round=last + 1,
+                role="assistant",
+                text=text,
+            )
+            self._say(unit, row, final=True)
+        end_turn(
+            unit,
+            self.turn,
+            to=RunStatus.COMPLETED,
+            text=text,
+            stop_reason=stop_reason,
+            notice=notice,
+            plan_id=plan_id,
+            model_used=self._model_used,
+        )
+
+    def park(self, unit: Unit) -> None:
+        """Calls wait for a person: the turn gives up its lease and waits with them."""
+        unit.close_with(lambda: Arrow(RunStatus.WAITING_APPROVAL))
+
+    # -- inside
+
+    def _say(self, unit: Unit, row: Message, *, final: bool) -> None:
+        unit.record(
+            EventName.AI_MESSAGE,
+            run=f"turn:{self.turn.pk}",
+            turn_id=self.turn.pk,
+            message_id=row.pk,
+            round=row.round,
+            text=row.text,
+            final=final,
+            partial=row.partial,
+        )
+
+    def _reply(self, round: int) -> int | None:  # noqa: A002
+        return (
+            Message.objects.filter(turn_id=self.turn.pk, round=round, position=0, role="assistant")
+            .values_list("pk", flat=True)
+            .first()
+        )
+
+    def _parent(self, round: int) -> int | None:  # noqa: A002
+        """What a reply goes on from: the reply before it, else the question."""
+        return (self._reply(round - 1) if round > 1 else None) or self.turn.question_id
+
+    def _past(self) -> list[PastTurn]:
+        """The turns before this one on its branch, of the same context (CAP-042); they do not change any more."""
+        if self._earlier is None:
+            turns = [
+                turn
+                for turn in branch_of(self.turn.after_id)
+                if (turn.context_type, turn.context_id) == (self.turn.context_type, self.turn.context_id)
+            ]
+            rows = messages_of(turns)
+            self._earlier = _grouped(turns, rows)
+        return self._earlier
+
+    def _own(self) -> PastTurn:
+        return _grouped([self.turn], messages_of([self.turn]))[0]
+
+
+def _grouped(turns: Sequence[Turn], rows: Sequence[Message]) -> list[PastTurn]:
+    """The rows as turns; a new try's question is counted to the try."""
+    grouped: list[PastTurn] = []
+    rest = list(rows)
+    for turn in turns:
+        own = [row for row in rest if row.turn_id == turn.pk or row.pk == turn.question_id]
+        grouped.append(PastTurn(key=turn.pk, messages=tuple(_as_sent(row) for row in own)))
+    return grouped
+
+
+def _as_sent(row: Message) -> LLMMessage:
+    message = row.as_message()
+    return replace(message, content=f"{message.content}\n\n{CUT_OFF}") if row.partial else message
+
+
+def _is_summary(dynamic: str) -> bool | None:
+    """Whether layer 4 holds a summary in place of the whole snapshot; None when it holds neither."""
+    inner = dynamic.removeprefix(OPENING).removesuffix(CLOSING).strip()
+    snapshot = json.loads(inner).get("snapshot") if inner else None
+    return None if snapshot is None else snapshot.get("summary", {}).get("reason") == "over_budget"
+
+
+def _window() -> Window:
+    own = loop_settings()
+    return Window(turns=own.window_turns, tokens=own.window_tokens, result_chars=own.result_chars)
+
+
+def _envelope(row: Message | None) -> Envelope | None:
+    if row is None:
+        return None
+    return Envelope(success=not row.is_error, result=row.text, error=row.text if row.is_error else None)
+
+
+def end_turn(
+    unit: Unit,
+    turn: Turn,
+    *,
+    to: RunStatus,
+    text: str = "",
+    stop_reason: str = "",
+    notice: str = "",
+    error: str = "",
+    plan_id: int | None = None,
+    model_used: str = "",
+) -> None:
+    """End the turn when the unit closes; a cancel that came first turns a completion into a cancelled turn."""
+
+    def closing() -> Arrow:
+        arrow = to
+        asked = Turn.objects.filter(pk=turn.pk, cancel_requested_at__isnull=False).exists()
+        if asked and to == RunStatus.COMPLETED:
+            if plan_id is not None:
+                raise LLMCancelled(reason="cancel")
+            arrow = RunStatus.CANCELLED
+        reason = "cancelled" if arrow == RunStatus.CANCELLED else stop_reason
+        Conversation.objects.filter(pk=turn.conversation_id).update(updated_at=timezone.now())
+        unit.record(
+            EventName.TURN_ENDED,
+            **ended_payload(turn, to=arrow, stop_reason=reason, notice=notice, plan_id=plan_id),
+        )
+        columns: dict[str, object] = {"stop_reason": reason, "notice": notice, "error": error[:2_000]}
+        if text:
+            columns["answer"] = text
+        if model_used:
+            columns["model_used"] = model_used
+        if plan_id is not None:
+            columns["plan_id"] = plan_id
+        return Arrow(arrow, columns)
+
+    unit.close_with(closing)
