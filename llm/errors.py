@@ -118,6 +118,36 @@ class LLMTruncated(LLMError):
     code = "llm.truncated"
 
 
+class StructuredError(LLMError):
+    """The model's text holds no usable JSON answer."""
+
+    code = "llm.structured"
+
+
+class NoJSON(StructuredError):
+    """There is no JSON in the model's text."""
+
+    code = "llm.no_json"
+
+
+class InvalidJSON(StructuredError):
+    """The JSON in the model's text is broken, or says two things at once; `line` and `column` name the place."""
+
+    code = "llm.invalid_json"
+
+
+class TruncatedJSON(StructuredError, LLMTruncated):
+    """The JSON in the model's text stops before its end."""
+
+    code = "llm.truncated_json"
+
+
+class SchemaMismatch(StructuredError):
+    """The JSON answer does not follow its schema; `problems` names the places."""
+
+    code = "llm.schema_mismatch"
+
+
 class MalformedResponse(LLMError):
     """A 200 that is no answer: HTML, foreign JSON, empty choices."""
 
