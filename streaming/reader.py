@@ -7,11 +7,12 @@ import logging
 import random
 import time
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import DatabaseError, InterfaceError, connections
 from psycopg_pool import PoolTimeout
 
@@ -43,10 +44,10 @@ class Row:
 
 
 class DatabaseDoor:
-    """Short visits to the database from the event loop: a thread for each, few at a time, connections given back."""
+    """Short visits to the database from the event loop: a few threads of its own, connections given back after each."""
 
     def __init__(self, slots: int) -> None:
-        self._slots = asyncio.Semaphore(slots)
+        self._threads = ThreadPoolExecutor(slots, thread_name_prefix="streams")
 
     async def visit(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread.
@@ -61,9 +62,9 @@ class DatabaseDoor:
             finally:
                 connections.close_all()
 
+        loop, context = asyncio.get_running_loop(), copy_context()
         try:
-            async with self._slots, ThreadSensitiveContext():
-                return await sync_to_async(then_close)()
+            return await loop.run_in_executor(self._threads, context.run, then_close)
         except (DatabaseError, InterfaceError, PoolTimeout) as exc:
             raise StreamUnavailable from exc
 
@@ -154,31 +155,34 @@ class StreamReader:
                     yield chunk
             if time.monotonic() >= ping_due or self._regrant:
                 ping_due = time.monotonic() + self.options.ping_s
+                self._regrant = False
                 try:
-                    self.grant = await self.door.visit(lambda: self.gate(self.request))
+                    async for chunk in self._rows(ask_again=True):
+                        yield chunk
                 except StreamUnavailable:
                     raise
                 except StreamRefused as exc:
                     yield encode("stream_end", {"reason": exc.code})
                     return
-                self._regrant = False
-                async for chunk in self._rows():
-                    yield chunk
                 if self.grant.ended:
                     yield encode("stream_end", {"reason": "ended"})
                     return
                 yield PING
 
-    async def _rows(self) -> AsyncGenerator[bytes, None]:
+    async def _rows(self, *, ask_again: bool = False) -> AsyncGenerator[bytes, None]:
+        """The rows that are new; with `ask_again` the right to read them is checked first."""
         while True:
-            grant, seq = self.grant, self._seq
-            rows, read_to = await self.door.visit(partial(rows_after, grant, seq, self.options.batch))
+            before = self._seq
+            self.grant, rows, self._seq = await self.door.visit(partial(self._read, before, ask_again))
             for row in rows:
                 self._remember(row)
-                yield encode(row.name, row.payload, event_id=event_id_of(grant.stream_id, row.seq))
-            self._seq = read_to
-            if read_to - seq < self.options.batch:
+                yield encode(row.name, row.payload, event_id=event_id_of(self.grant.stream_id, row.seq))
+            if self._seq - before < self.options.batch:
                 return
+
+    def _read(self, seq: int, ask_again: bool) -> tuple[Grant, list[Row], int]:
+        grant = self.gate(self.request) if ask_again else self.grant
+        return grant, *rows_after(grant, seq, self.options.batch)
 
     async def _open_rounds(self) -> AsyncGenerator[bytes, None]:
         for signal in await self.hub.open_rounds(self.grant.stream_id):
