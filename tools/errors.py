@@ -25,3 +25,53 @@ class WaitingInsideTransaction(ToolsError):
     """A wait was about to begin with a transaction open; that would hold a connection, and could lose its writes."""
 
     code = "run.waiting_in_transaction"
+
+
+class ToolRegistrationError(ToolsError):
+    """A tool cannot be registered as it is written; the details name it, the reason and the cure."""
+
+    code = "tools.registration"
+
+
+class RegistryFrozen(ToolsError):
+    """Code tools are fixed once the process has started."""
+
+    code = "tools.registry_frozen"
+
+
+class InvalidArguments(ToolsError):
+    """The arguments of a call do not fit its tool; `problems` names fields and reasons, never the values."""
+
+    code = "tools.invalid_arguments"
+
+    def __init__(self, problems: str) -> None:
+        self.problems = problems
+        super().__init__(problems=problems)
+
+
+class NotStorable(ToolsError):
+    """A tool returned something that JSON cannot hold; `where` names it."""
+
+    code = "tools.result_not_json"
+
+    def __init__(self, where: str, problem: str) -> None:
+        self.text = f"{where} {problem}"
+        super().__init__(where=where, problem=problem)
+
+
+class ToolTimeout(ToolsError):
+    """A tool ran longer than its `timeout_s`."""
+
+    code = "tools.timeout"
+
+
+class OutcomeUnknown(ToolsError):
+    """An external tool cannot tell whether its effect happened; raise it from the tool itself."""
+
+    code = "tools.outcome_unknown"
+
+
+class UnitBroken(ToolsError):
+    """A write tool touched what belongs to its unit: the transaction itself, or another database."""
+
+    code = "tools.unit_broken"

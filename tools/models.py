@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Self
+
 from django.conf import settings
 from django.db import models
+from django.db.models import Subquery
+from django.db.models.functions import Coalesce
 
 from workspaces.models import Workspace
 from workspaces.scoping import ScopedQuerySet
+
+if TYPE_CHECKING:
+    from tools.types import ToolContext
 
 
 class ExecutionStatus(models.TextChoices):
@@ -17,6 +24,38 @@ class ExecutionStatus(models.TextChoices):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     UNKNOWN = "unknown"
+
+
+class ToolExecutionQuerySet(ScopedQuerySet["ToolExecution"]):
+    def of_call(self, context: ToolContext) -> Self:
+        """The row of one call, by its identity."""
+        return self.filter(
+            owner_kind=context.owner_kind,
+            owner_id=context.owner_id,
+            round=context.round,
+            position=context.position,
+        )
+
+    def cached_read(self, *, plan_id: int, tool_name: str, digest: str, scope_version: int) -> ToolExecution | None:
+        """The plan's newest answer to a read, when nothing was written since (CAP-035).
+
+        A write of the plan counts from its ledger row on, a write of anybody else from the scope's new version on.
+        """
+        own = self.filter(plan_id=plan_id)
+        wrote = own.filter(effect__in=("write", "external")).exclude(status=ExecutionStatus.BLOCKED)
+        return (
+            own.filter(
+                tool_name=tool_name,
+                arguments_digest=digest,
+                effect="read",
+                status=ExecutionStatus.SUCCEEDED,
+                cached=False,
+                scope_version=scope_version,
+                pk__gt=Coalesce(Subquery(wrote.order_by("-pk").values("pk")[:1]), 0),
+            )
+            .order_by("-pk")
+            .first()
+        )
 
 
 class ToolExecution(models.Model):
@@ -42,10 +81,11 @@ class ToolExecution(models.Model):
     error = models.CharField(max_length=500, blank=True)
     duration_ms = models.PositiveIntegerField(default=0)
     cached = models.BooleanField(default=False)
+    scope_version = models.BigIntegerField(null=True)  # of the workspace before a plan's read; null: not to be reused
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True)
 
-    objects = ScopedQuerySet["ToolExecution"].as_manager()
+    objects = ToolExecutionQuerySet.as_manager()
 
     class Meta:
         constraints = (
@@ -63,3 +103,7 @@ class ToolExecution(models.Model):
 
     def __str__(self) -> str:
         return f"{self.tool_name} {self.status}"
+
+    def value(self) -> Any:
+        """The whole result."""
+        return self.result

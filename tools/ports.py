@@ -26,4 +26,4 @@ def _load(path: str) -> Any:
 
 def dispatcher() -> Dispatcher:
     """The dispatcher that settings name."""
-    return cast("Dispatcher", _load(settings.CAPSTAN_PORTS["Dispatcher"]))
+    return cast("Dispatcher", _load(str(settings.CAPSTAN_PORTS["Dispatcher"])))
