@@ -177,9 +177,8 @@ class CallRound:
                 self._started(unit, stored, checked)
                 return _Part(external=(stored, context, checked), rest=tuple(rest[index + 1 :]), handoffs=handoffs)
             else:
-                outcome = answered(checked)
-                if checked.kind in {"read", "write"}:
-                    outcome = self.executor.run_in_unit(unit, checked, context)
+                runs = checked.kind in {"read", "write"}
+                outcome = self.executor.run_in_unit(unit, checked, context) if runs else answered(checked)
                 self._record(unit, _Ran(stored, context, checked, outcome), seen)
         end = self._hand_off(unit, handoffs, seen, parked=parked)
         if end is None and parked:
