@@ -4,21 +4,24 @@
     step: pending -> running -> completed | failed | skipped      running <-> waiting_retry | waiting_approval
           a step goes back to pending with its plan; unended steps of a cancelled or failed plan become skipped
 
-One arrow is one QuerySet method and one UPDATE, whose row count says whether the arrow was taken.
+One arrow is one QuerySet method and one UPDATE, whose row count says whether the arrow was taken. The arrows of a step
+are taken only while stream and plan are locked (a unit's closing, or an intervention), so that no two changes of one
+plan ever wait for each other in a ring.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from datetime import datetime
+from typing import Any, ClassVar, Self
 
 from django.conf import settings
 from django.contrib.contenttypes.fields import GenericForeignKey
 from django.contrib.contenttypes.models import ContentType
-from django.db import models
+from django.db import connection, models
 from django.db.models import Q
 
 from tools.messages import RunMessage
-from tools.runs import TERMINAL, LeasedRun, LeasedRunQuerySet, RunStatus
+from tools.runs import TERMINAL, ClockTimestamp, LeasedRun, LeasedRunQuerySet, RunStatus
 
 
 class StepStatus(models.TextChoices):
@@ -43,8 +46,30 @@ class StepKind(models.TextChoices):
     ASSESSMENT = "assessment"
 
 
+# A pending step whose reads have all come to an end that it may go on from.
+_READY = """SELECT s.id FROM {step} s WHERE s.plan_id = %s AND s.status = 'pending' AND NOT EXISTS (
+    SELECT 1 FROM jsonb_array_elements_text(s.reads) AS read(key)
+    JOIN {step} r ON r.plan_id = s.plan_id AND r.key = read.key
+    WHERE NOT (r.status IN ('completed', 'skipped') OR r.status = 'failed' AND NOT r.is_critical))
+    ORDER BY s."order" LIMIT %s"""
+
+
 class ExecutionPlanQuerySet(LeasedRunQuerySet["ExecutionPlan"]):
     """The arrows of a plan; those it shares with a turn are in `LeasedRunQuerySet`."""
+
+    def idle_with_work(self) -> list[int]:
+        """Keys of plans that wait for a person or a retry though a step of theirs is ready, or none waits."""
+        step, plan = PlanStep._meta.db_table, self.model._meta.db_table
+        ready = _READY.format(step=step).replace("s.plan_id = %s", "s.plan_id = p.id").replace("LIMIT %s", "LIMIT 1")
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"""SELECT p.id FROM {plan} p
+                    WHERE p.status NOT IN ('completed', 'failed', 'cancelled')
+                      AND p.status IN ('waiting_approval', 'waiting_retry') AND p.cancel_requested_at IS NULL
+                      AND (EXISTS ({ready}) OR NOT EXISTS (SELECT 1 FROM {step} w WHERE w.plan_id = p.id
+                           AND w.status IN ('waiting_approval', 'waiting_retry'))) ORDER BY p.id"""  # noqa: S608
+            )
+            return [row[0] for row in cursor.fetchall()]
 
 
 class ExecutionPlan(LeasedRun):
@@ -68,6 +93,7 @@ class ExecutionPlan(LeasedRun):
     budget_tokens = models.PositiveBigIntegerField(null=True, blank=True)
     deadline = models.DateTimeField(null=True, blank=True)
     adaptable = models.BooleanField(default=True)
+    adapt_permission = models.CharField(max_length=120, blank=True)
 
     objects = ExecutionPlanQuerySet.as_manager()
 
@@ -97,6 +123,11 @@ class ExecutionPlan(LeasedRun):
             models.Index(fields=("conversation_id",), name="plan_conversation"),
             models.Index(fields=("workspace", "-id"), name="plan_workspace"),
         )
+        permissions = (
+            ("cancel_executionplan", "Can cancel plans"),
+            ("retry_executionplan", "Can retry failed plans"),
+            ("adapt_executionplan", "Can change pending steps of plans"),
+        )
 
     def __str__(self) -> str:
         return f"plan {self.pk} {self.status}"
@@ -105,9 +136,108 @@ class ExecutionPlan(LeasedRun):
 class PlanStepQuerySet(models.QuerySet["PlanStep"]):
     """The arrows of a step."""
 
+    def of(self, plan_id: int) -> Self:
+        """The steps of one plan, in order."""
+        return self.filter(plan_id=plan_id).order_by("order")
+
+    def next_ready(self, plan_id: int, *, limit: int = 1) -> list[int]:
+        """Keys of the first steps that may start now: each read step completed, skipped, or failed and not critical.
+
+        Source: CAP-051.
+        """
+        with connection.cursor() as cursor:
+            cursor.execute(_READY.format(step=self.model._meta.db_table), [plan_id, limit])
+            return [row[0] for row in cursor.fetchall()]
+
+    def start(self, pk: int) -> bool:
+        """pending -> running; whether the arrow was taken."""
+        return bool(
+            self.filter(pk=pk, status=StepStatus.PENDING).update(
+                status=StepStatus.RUNNING,
+                not_before=None,
+                started_at=models.functions.Coalesce("started_at", ClockTimestamp()),
+            )
+        )
+
+    def complete(self, pk: int, *, result: Any, synthesis: str, **columns: Any) -> bool:
+        """running -> completed; whether the arrow was taken."""
+        return self._end(
+            pk,
+            (StepStatus.RUNNING,),
+            StepStatus.COMPLETED,
+            result_json=result,
+            llm_synthesis=synthesis,
+            error="",
+            **columns,
+        )
+
+    def fail(self, pk: int, *, error: str, **columns: Any) -> bool:
+        """running or waiting -> failed; whether the arrow was taken."""
+        waiting = (StepStatus.RUNNING, StepStatus.WAITING_RETRY, StepStatus.WAITING_APPROVAL)
+        return self._end(pk, waiting, StepStatus.FAILED, error=error, **columns)
+
+    def wait_for_retry(self, pk: int, *, seconds: float, error: str) -> datetime | None:
+        """running -> waiting_retry; when it may go on by the database's clock, None when the arrow was not taken."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"""UPDATE {self.model._meta.db_table} SET status = 'waiting_retry', attempts = attempts + 1,
+                        error = %s, not_before = clock_timestamp() + %s * interval '1 second'
+                    WHERE id = %s AND status = 'running' RETURNING not_before""",  # noqa: S608
+                [error, seconds, pk],
+            )
+            row = cursor.fetchone()
+        return row[0] if row else None
+
+    def wait_for_approval(self, pk: int) -> bool:
+        """running -> waiting_approval; whether the arrow was taken."""
+        return bool(self.filter(pk=pk, status=StepStatus.RUNNING).update(status=StepStatus.WAITING_APPROVAL))
+
+    def approved(self, pk: int) -> bool:
+        """waiting_approval -> pending: its calls were decided; whether the arrow was taken."""
+        return bool(self.filter(pk=pk, status=StepStatus.WAITING_APPROVAL).update(status=StepStatus.PENDING))
+
+    def hand_back(self, plan_id: int) -> int:
+        """running -> pending, for all steps of a plan whose owner leaves it or was lost; how many."""
+        return self.filter(plan_id=plan_id, status=StepStatus.RUNNING).update(status=StepStatus.PENDING)
+
+    def hand_back_one(self, pk: int) -> bool:
+        """running -> pending, for a step that its owner leaves between two rounds; whether the arrow was taken."""
+        return bool(self.filter(pk=pk, status=StepStatus.RUNNING).update(status=StepStatus.PENDING))
+
+    def pin_recipe(self, pk: int, version: int) -> None:
+        """Remember which version of its recipe the step began with."""
+        self.filter(pk=pk, recipe_version=None).update(recipe_version=version)
+
+    def has_due(self, plan_id: int) -> bool:
+        """Whether a step of the plan waits for a retry that is due."""
+        return self.filter(plan_id=plan_id, status=StepStatus.WAITING_RETRY, not_before__lte=ClockTimestamp()).exists()
+
+    def retry_due(self, plan_id: int) -> int:
+        """waiting_retry -> pending, for the steps of a plan whose wait is over; how many."""
+        return self.filter(plan_id=plan_id, status=StepStatus.WAITING_RETRY, not_before__lte=ClockTimestamp()).update(
+            status=StepStatus.PENDING, not_before=None
+        )
+
+    def skip_rest(self, plan_id: int) -> int:
+        """Every step that has not ended -> skipped, because its plan was cancelled or has failed; how many."""
+        return (
+            self.filter(plan_id=plan_id)
+            .exclude(status__in=STEP_TERMINAL)
+            .update(status=StepStatus.SKIPPED, not_before=None, ended_at=ClockTimestamp())
+        )
+
+    def _end(self, pk: int, frm: tuple[str, ...], to: str, **columns: Any) -> bool:
+        return bool(
+            self.filter(pk=pk, status__in=frm).update(status=to, not_before=None, ended_at=ClockTimestamp(), **columns)
+        )
+
 
 class PlanStep(models.Model):
-    """One step (CAP-050, CAP-051, CAP-053, CAP-080). `reads` are keys of earlier steps, resolved when the plan is made."""
+    """One step (CAP-050, CAP-051, CAP-053, CAP-080).
+
+    `reads` are keys of earlier steps, resolved when the plan is made. `attempts` counts the waits after a failure that
+    may pass, such as a 429.
+    """
 
     plan = models.ForeignKey(ExecutionPlan, on_delete=models.CASCADE, related_name="steps")
     key = models.CharField(max_length=64)
@@ -132,6 +262,9 @@ class PlanStep(models.Model):
     outcome_assessment = models.TextField(blank=True)
     outcome_satisfaction = models.PositiveSmallIntegerField(null=True, blank=True)
     improvement_suggestion = models.TextField(blank=True)
+    origin_id = models.BigIntegerField(
+        null=True, blank=True
+    )  # of a copy: the first step of the line; its calls keep their keys
     copied_from = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
@@ -140,6 +273,7 @@ class PlanStep(models.Model):
 
     class Meta:
         ordering = ("plan", "order")
+        indexes = (models.Index(fields=("plan", "order"), condition=Q(status="pending"), name="step_pending"),)
         constraints = (
             models.UniqueConstraint(fields=("plan", "key"), name="one_step_a_key"),
             models.UniqueConstraint(
@@ -150,6 +284,13 @@ class PlanStep(models.Model):
             models.CheckConstraint(
                 condition=~Q(status=StepStatus.COMPLETED) | Q(kind=StepKind.DATA) | ~Q(llm_synthesis=""),
                 name="step_synthesis",  # an LLM step cannot complete without one (CAP-054)
+            ),
+            models.CheckConstraint(
+                condition=~Q(status=StepStatus.WAITING_RETRY) | Q(not_before__isnull=False), name="step_retry_has_time"
+            ),
+            models.CheckConstraint(
+                condition=Q(outcome_satisfaction__isnull=True) | Q(outcome_satisfaction__range=(1, 5)),
+                name="step_satisfaction",
             ),
         )
 
@@ -171,3 +312,28 @@ class StepMessage(RunMessage):
 
     def __str__(self) -> str:
         return f"{self.role} {self.round}.{self.position}"
+
+
+class PlanChange(models.Model):
+    """One change of a plan's pending steps: who, when, what it was and what it became (CAP-055)."""
+
+    ACTIONS = ("insert", "remove", "update", "reorder")
+
+    plan = models.ForeignKey(ExecutionPlan, on_delete=models.CASCADE, related_name="changes")
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    by_step = models.ForeignKey(PlanStep, null=True, on_delete=models.SET_NULL, related_name="+")
+    action = models.CharField(max_length=8)
+    before = models.JSONField(null=True)
+    after = models.JSONField(null=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("plan", "id")
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(action__in=("insert", "remove", "update", "reorder")), name="plan_change_action"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.action} on plan {self.plan_id}"

@@ -1,0 +1,109 @@
+"""Plans in the admin: people look, cancel and retry; rows change through services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+
+from plan import steering
+from plan.errors import PlanConflict
+from plan.models import ExecutionPlan, PlanChange, PlanStep
+from tools.runs import RunStatus
+from workspaces.readonly import ReadOnlyAdmin
+
+
+class DeadLetterFilter(admin.SimpleListFilter):
+    """Plans that recovery gave up."""
+
+    title = "dead letters"
+    parameter_name = "dead"
+
+    def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "Given up after too many attempts")]
+
+    def queryset(self, _request: HttpRequest, queryset: QuerySet[ExecutionPlan]) -> QuerySet[ExecutionPlan]:
+        if self.value() != "yes":
+            return queryset
+        return queryset.filter(status=RunStatus.FAILED, error__contains=steering.SPENT)
+
+
+class PlanStepInline(admin.TabularInline[PlanStep, ExecutionPlan]):
+    model = PlanStep
+    fk_name = "plan"
+    extra = 0
+    can_delete = False
+    fields = (
+        "order",
+        "key",
+        "kind",
+        "action",
+        "status",
+        "llm_synthesis",
+        "error",
+        "model_used",
+        "started_at",
+        "ended_at",
+    )
+    readonly_fields = fields
+    ordering = ("order",)
+
+    def has_add_permission(self, _request: HttpRequest, _obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, _request: HttpRequest, _obj: Any = None) -> bool:
+        return False
+
+
+class PlanChangeInline(admin.TabularInline[PlanChange, ExecutionPlan]):
+    model = PlanChange
+    fk_name = "plan"
+    extra = 0
+    can_delete = False
+    fields = ("created_at", "by", "by_step", "action", "before", "after")
+    readonly_fields = fields
+
+    def has_add_permission(self, _request: HttpRequest, _obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, _request: HttpRequest, _obj: Any = None) -> bool:
+        return False
+
+
+@admin.register(ExecutionPlan)
+class ExecutionPlanAdmin(ReadOnlyAdmin):
+    list_display = ("id", "status", "goal", "owner", "workspace", "attempts", "dispatches", "created_at", "ended_at")
+    list_filter = ("status", DeadLetterFilter, "template", "workspace")
+    search_fields = ("goal", "correlation_id", "conversation_id")
+    date_hierarchy = "created_at"
+    list_select_related = ("owner", "workspace")
+    inlines = (PlanStepInline, PlanChangeInline)
+    actions = ("cancel", "retry")
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("capstan_plan.cancel_executionplan")
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("capstan_plan.retry_executionplan")
+
+    @admin.action(description="Cancel selected plans", permissions=["cancel"])
+    def cancel(self, request: HttpRequest, plans: QuerySet[ExecutionPlan]) -> None:
+        asked = 0
+        for pk in plans.values_list("pk", flat=True):
+            was = ExecutionPlan.objects.values_list("ended_at", flat=True).get(pk=pk)
+            steering.cancel_plan(plan_id=pk)
+            asked += was is None
+        self.message_user(request, f"{asked} plans told to stop; the rest had ended.")
+
+    @admin.action(description="Retry selected plans from where they failed", permissions=["retry"])
+    def retry(self, request: HttpRequest, plans: QuerySet[ExecutionPlan]) -> None:
+        for plan in plans.select_related("owner"):
+            try:
+                new = steering.retry_plan(plan_id=plan.pk, by=plan.owner, now=timezone.now())
+            except PlanConflict as exc:
+                self.message_user(request, f"Plan {plan.pk}: {exc}", level=messages.WARNING)
+            else:
+                self.message_user(request, f"Plan {plan.pk} goes on as plan {new.pk}.")

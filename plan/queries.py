@@ -1,0 +1,122 @@
+"""Reads: plans as their user may see them, as plain JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Q
+
+from plan.models import ExecutionPlan, ExecutionPlanQuerySet, PlanStep
+from workspaces.errors import NotVisible
+from workspaces.models import Membership, User
+from workspaces.permissions import may
+
+VIEW_ALL = "capstan_workspaces.view_all"
+
+
+def visible_plans(user: User) -> ExecutionPlanQuerySet:
+    """The plans of `user`, and all those of workspaces where he holds `view_all`; newest first."""
+    if not user.is_active:
+        return ExecutionPlan.objects.none()
+    mine = Membership.objects.filter(user=user).values_list("workspace_id", flat=True)
+    everything = [workspace_id for workspace_id in mine if may(user, VIEW_ALL, workspace=workspace_id)]
+    return ExecutionPlan.objects.visible_to(user).filter(Q(owner=user) | Q(workspace__in=everything)).order_by("-pk")
+
+
+def visible_plan(user: User, plan_id: int) -> ExecutionPlan:
+    """One plan that `user` may see.
+
+    Raises:
+        NotVisible: there is none of that id for him.
+    """
+    plan = visible_plans(user).filter(pk=plan_id).first()
+    if plan is None:
+        raise NotVisible(plan=plan_id)
+    return plan
+
+
+def plan_summary(plan: ExecutionPlan) -> dict[str, Any]:
+    """A plan without its steps, for lists."""
+    return {
+        "id": plan.pk,
+        "workspace": plan.workspace_id,
+        "status": plan.status,
+        "goal": plan.goal,
+        "template": plan.template,
+        "conversation": str(plan.conversation_id) if plan.conversation_id else None,
+        "turn": plan.turn_id,
+        "retry_of": plan.retry_of_id,
+        "correlation_id": plan.correlation_id,
+        "error": plan.error,
+        "not_before": plan.not_before,
+        "cancel_requested": plan.cancel_requested_at is not None,
+        "created_at": plan.created_at,
+        "started_at": plan.started_at,
+        "ended_at": plan.ended_at,
+    }
+
+
+def plan_detail(plan: ExecutionPlan) -> dict[str, Any]:
+    """A plan with its steps, in two queries."""
+    return {**plan_summary(plan), "steps": [step_detail(step) for step in PlanStep.objects.of(plan.pk)]}
+
+
+def step_detail(step: PlanStep) -> dict[str, Any]:
+    """One step as the API shows it."""
+    return {
+        "key": step.key,
+        "order": step.order,
+        "kind": step.kind,
+        "action": step.action,
+        "tool_name": step.tool_name,
+        "recipe": step.recipe,
+        "is_critical": step.is_critical,
+        "status": step.status,
+        "reads": step.reads,
+        "llm_synthesis": step.llm_synthesis,
+        "result": step.result_json,
+        "error": step.error,
+        "model_used": step.model_used,
+        "stop_reason": step.stop_reason,
+        "not_before": step.not_before,
+        "outcome": {
+            "assessment": step.outcome_assessment,
+            "satisfaction": step.outcome_satisfaction,
+            "suggestion": step.improvement_suggestion,
+        }
+        if step.outcome_satisfaction is not None or step.outcome_assessment
+        else None,
+        "started_at": step.started_at,
+        "ended_at": step.ended_at,
+    }
+
+
+def graph(plan: ExecutionPlan) -> dict[str, Any]:
+    """A plan's steps as nodes with their place, and their reads as edges.
+
+    A node's `layer` is one more than that of the farthest step it reads, `row` its place within the layer: steps of one
+    layer may run side by side.
+    """
+    steps = list(PlanStep.objects.of(plan.pk))
+    layers: dict[str, int] = {}
+    rows: dict[int, int] = {}
+    nodes = []
+    for step in steps:
+        layer = max((layers[key] + 1 for key in step.reads if key in layers), default=0)
+        layers[step.key] = layer
+        rows[layer] = rows.get(layer, -1) + 1
+        nodes.append(
+            {
+                "key": step.key,
+                "action": step.action,
+                "kind": step.kind,
+                "status": step.status,
+                "order": step.order,
+                "layer": layer,
+                "row": rows[layer],
+                "started_at": step.started_at,
+                "ended_at": step.ended_at,
+            }
+        )
+    edges = [{"from": key, "to": step.key} for step in steps for key in step.reads if key in layers]
+    return {"plan_id": plan.pk, "status": plan.status, "nodes": nodes, "edges": edges}

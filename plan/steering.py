@@ -1,0 +1,220 @@
+"""Changes of a plan from outside: cancel, retry, and what recovery ends (design § 5.6).
+
+Each locks the stream's row first, then the plan's, as the plan's owner does, and takes one arrow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import transaction
+
+from events.models import Stream
+from observability.correlation import new_correlation_id
+from plan import services
+from plan.errors import PlanConflict
+from plan.models import STEP_TERMINAL, ExecutionPlan, PlanStep, StepMessage, StepStatus
+from tools.ports import dispatcher
+from tools.runs import MAX_ATTEMPTS, TERMINAL, RunStatus
+from tools.units import Intervention, intervention
+from workspaces.models import User
+
+SPENT = f"given up after {MAX_ATTEMPTS} attempts in a row that came to nothing; its worker died each time"
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What a cancel came to: the plan's status now, and whether an owner has still to end it."""
+
+    status: str
+    ended: bool
+
+
+def cancel_plan(*, plan_id: int) -> Cancelled:
+    """Cancel a plan: at once when no live worker has it, else its owner ends it within a second or so.
+
+    The caller has checked that its user may. Cancelling twice, or after the end, changes nothing.
+    """
+    with intervention(ExecutionPlan, plan_id) as change:
+        plan = change.run
+        if plan.ended:
+            return Cancelled(status=plan.status, ended=True)
+        ExecutionPlan.objects.request_cancel(plan_id)
+        if not ExecutionPlan.objects.cancel_orphans().filter(pk=plan_id).exists():
+            return Cancelled(status=plan.status, ended=False)
+        _end_unowned(change, to=RunStatus.CANCELLED)
+        return Cancelled(status=RunStatus.CANCELLED, ended=True)
+
+
+def retry_plan(*, plan_id: int, by: User, now: datetime) -> ExecutionPlan:
+    """Make a new plan from the first failed step of a failed or cancelled one, and have it run.
+
+    The steps that completed are copied, with their results; the rest is pending again, the failed step with its
+    journal, so that its stored replies are not asked for again and its calls keep their idempotency keys.
+
+    Raises:
+        PlanConflict: the plan has neither failed nor been cancelled.
+    """
+    return fork_plan(plan_id=plan_id, by=by, now=now, from_key=None, from_scratch=False)
+
+
+@transaction.atomic
+def fork_plan(
+    *, plan_id: int, by: User, now: datetime, from_key: str | None, from_scratch: bool = False
+) -> ExecutionPlan:
+    """Make a new plan from step `from_key` of an ended one: the steps before it copied, the rest pending again.
+
+    Args:
+        by: whose plan the new one is.
+        from_key: the first step that runs again; None: every step that did not complete.
+        from_scratch: leave the journal of the steps that run again behind; their calls are then new calls.
+
+    Raises:
+        PlanConflict: the plan has not ended, or has no such step.
+    """
+    with intervention(ExecutionPlan, plan_id) as change:
+        old = change.run
+        if not old.ended or (from_key is None and old.status == RunStatus.COMPLETED):
+            raise PlanConflict(plan=plan_id, status=old.status)
+        steps = list(PlanStep.objects.of(plan_id))
+        first = next((step.order for step in steps if step.key == from_key), None)
+        if from_key is not None and first is None:
+            raise PlanConflict(plan=plan_id, status=old.status, step=from_key)
+    new = ExecutionPlan.objects.create(
+        workspace_id=old.workspace_id,
+        stream_id=old.stream_id,
+        correlation_id=new_correlation_id(),
+        status=RunStatus.PENDING,
+        owner=by,
+        identity=old.identity,
+        goal=old.goal,
+        context_json=old.context_json,
+        template=old.template,
+        conversation_id=old.conversation_id,
+        turn_id=old.turn_id,
+        retry_of=old,
+        subject_type_id=old.subject_type_id,
+        subject_id=old.subject_id,
+        budget_usd=old.budget_usd,
+        budget_tokens=old.budget_tokens,
+        adaptable=old.adaptable,
+        adapt_permission=old.adapt_permission,
+        created_at=now,
+    )
+    rows = PlanStep.objects.bulk_create([_copy(step, new, first) for step in steps])
+    if not from_scratch:
+        _copy_journals({row.copied_from_id: row for row in rows if row.status == StepStatus.PENDING})
+    sink = services.Recorded()
+    services.record_created(new, rows, events=sink)
+    Stream.objects.append(new.stream_id, sink.events, correlation_id=new.correlation_id)
+    dispatcher().dispatch_after_commit(new)
+    return new
+
+
+def fail_spent_plans() -> int:
+    """Fail the plans whose attempts are used up and whose last owner is gone; how many (CAP-064)."""
+    failed = 0
+    for pk in list(ExecutionPlan.objects.spent().values_list("pk", flat=True)):
+        with intervention(ExecutionPlan, pk) as change:
+            if ExecutionPlan.objects.spent().filter(pk=pk).exists():
+                _end_unowned(change, to=RunStatus.FAILED, error=SPENT)
+                failed += 1
+    return failed
+
+
+def cancel_orphan_plans() -> int:
+    """End the plans that somebody cancelled and that no live owner will end; how many."""
+    cancelled = 0
+    for pk in list(ExecutionPlan.objects.cancel_orphans().values_list("pk", flat=True)):
+        with intervention(ExecutionPlan, pk) as change:
+            if ExecutionPlan.objects.cancel_orphans().filter(pk=pk).exists():
+                _end_unowned(change, to=RunStatus.CANCELLED)
+                cancelled += 1
+    return cancelled
+
+
+def wake_idle_plans() -> int:
+    """Waiting plans that have something to do after all go back to the queue; how many.
+
+    A decision or an adapted step moves its plan in the same commit; this is the net under it.
+    """
+    woken = 0
+    for pk in ExecutionPlan.objects.idle_with_work():
+        with intervention(ExecutionPlan, pk):
+            if pk in ExecutionPlan.objects.idle_with_work():
+                woken += wake_plan(pk)
+    return woken
+
+
+def wake_plan(plan_id: int) -> bool:
+    """waiting -> pending because a step became ready, and a worker is told; whether the arrow was taken.
+
+    Stream and plan are locked by then.
+    """
+    waiting = (RunStatus.WAITING_APPROVAL, RunStatus.WAITING_RETRY)
+    woken = ExecutionPlan.objects.move(plan_id, frm=waiting, to=RunStatus.PENDING, not_before=None)
+    if woken:
+        dispatcher().dispatch_after_commit(ExecutionPlan, plan_id)
+    return woken
+
+
+def _end_unowned(change: Intervention[ExecutionPlan], *, to: str, error: str = "") -> None:
+    plan = change.run
+    if to == RunStatus.FAILED:
+        arrow = services.failed(plan, error=error, step=_first_unended(plan.pk), events=change)
+    else:
+        arrow = services.cancelled(plan, events=change)
+    ExecutionPlan.objects.move(plan.pk, frm=set(RunStatus.values) - set(TERMINAL), to=arrow.to, **arrow.columns)
+
+
+def _first_unended(plan_id: int) -> str:
+    running = PlanStep.objects.filter(plan_id=plan_id, status=StepStatus.RUNNING).order_by("order")
+    return running.values_list("key", flat=True).first() or ""
+
+
+def _copy(step: PlanStep, plan: ExecutionPlan, first: int | None) -> PlanStep:
+    done = step.status == StepStatus.COMPLETED or (step.status == StepStatus.FAILED and not step.is_critical)
+    kept = done if first is None else step.order < first
+    copy = PlanStep(
+        plan=plan,
+        key=step.key,
+        order=step.order,
+        kind=step.kind,
+        action=step.action,
+        recipe=step.recipe,
+        recipe_version=step.recipe_version,
+        tool_name=step.tool_name,
+        args_json=step.args_json,
+        reads=step.reads,
+        is_critical=step.is_critical,
+        tier=step.tier,
+        status=StepStatus.PENDING,
+        origin_id=step.origin_id or step.pk,
+        copied_from=step,
+    )
+    if kept and step.status in STEP_TERMINAL:
+        for name in (
+            "status",
+            "result_json",
+            "error",
+            "llm_synthesis",
+            "model_used",
+            "stop_reason",
+            "outcome_assessment",
+            "outcome_satisfaction",
+            "improvement_suggestion",
+            "started_at",
+            "ended_at",
+        ):
+            setattr(copy, name, getattr(step, name))
+    return copy
+
+
+def _copy_journals(copies: dict[int | None, PlanStep]) -> None:
+    rows = list(StepMessage.objects.filter(step_id__in=[key for key in copies if key is not None]))
+    for row in rows:
+        row.step = copies[row.step_id]
+        row.pk = None
+        row._state.adding = True
+    StepMessage.objects.bulk_create(rows)

@@ -1,0 +1,51 @@
+"""Shows the words of a step's open round to its readers (design § 7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from llm.types import End, ModelEvent, TextDelta, Withdrawn
+from streaming.signals import LiveRound
+
+
+@dataclass(slots=True)
+class LiveStep:
+    """Hands a step's deltas to the stream, one `LiveRound` a round.
+
+    Args:
+        run: `step:34`.
+        fence: the owner's.
+        resumed: another owner may have shown a part of the first round; it is withdrawn.
+    """
+
+    stream_id: UUID
+    run: str
+    fence: int
+    resumed: bool
+    _open: LiveRound | None = None
+
+    def __call__(self, round_number: int, event: ModelEvent) -> None:
+        """One model event of a round."""
+        if self._open is None or self._open.round != round_number:
+            self.close()  # its unit has committed: the loop asks again only then
+            self._open = LiveRound(self.stream_id, run=self.run, round=round_number, fence=self.fence)
+            if self.resumed:
+                self._open.restart()
+                self.resumed = False
+        match event:
+            case TextDelta(text=text):
+                self._open.append(text)
+            case Withdrawn():
+                self._open.restart()
+            case End(response=response):
+                for position, call in enumerate(response.tool_calls or [], start=1):
+                    self._open.tool(position, call["name"], call["name"].replace("_", " "))
+            case _:
+                pass
+
+    def close(self) -> None:
+        """The open round has committed, or never will."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None

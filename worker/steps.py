@@ -1,0 +1,257 @@
+"""Runs one step of a claimed plan, and says how the plan goes on (CAP-053, CAP-060, CAP-061, CAP-066)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol, cast
+
+from django.db import Error as DatabaseFailure
+from django.db.models import F
+
+from events.types import EventName
+from llm.errors import LLMCancelled, LLMError, RateLimitError
+from llm.ports import CancelToken
+from llm.types import ToolCall
+from loop.ports import StoredCall, Transcript
+from loop.rounds import CallRound
+from plan import services
+from plan.briefing import earlier_results, plan_context, step_message
+from plan.creation import filled_in
+from plan.errors import ReferenceMissing
+from plan.models import ExecutionPlan, PlanStep, StepKind, StepMessage, StepStatus
+from plan.services import Settled
+from plan.types import CONTEXT
+from prompt.models import WorkflowTemplate
+from prompt.types import AgentIdentity, Mode, Tier
+from prompt.validate import check_recipe, validate
+from tools.errors import LeaseLost
+from tools.runs import RunRef
+from tools.units import Arrow, Unit, in_unit, release_connection
+from worker.errors import SliceOver
+from worker.live import LiveStep
+from worker.transcript import DataStep, StepTranscript
+from workspaces.errors import CapstanError
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITS = 8
+FIRST_WAIT_S = 5.0
+LONGEST_WAIT_S = 300.0  # of our own back-off; a provider may ask for more
+LONGEST_ASKED_S = 86_400.0
+THINKING_TOKENS = 2_000  # of a planning step
+OVERTIME_S = 60.0  # beyond a step's own limit: its forced final answer, and the unit
+
+
+class Agents(Protocol):
+    """Makes the agent that runs a step; `factory.agents.create_agent`, or that bound to a scripted model."""
+
+    def __call__(self, identity: str, *, mode: Mode = ..., tier: Tier | None = ...) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRunner:
+    """Runs steps of one claimed plan.
+
+    Args:
+        cancel: ends the model calls of the plan.
+        extend: gives the plan's owner so many seconds from now.
+        leaving: whether the owner wants to leave between two rounds.
+        slots: how many steps may run at once from now on; 0 when the owner is leaving.
+    """
+
+    plan: ExecutionPlan
+    run_ref: RunRef
+    agents: Agents
+    clock: Callable[[], datetime]
+    cancel: CancelToken
+    extend: Callable[[float], None]
+    leaving: Callable[[], bool]
+    slots: Callable[[], int]
+
+    def take_over(self, *, slots: int) -> Settled:
+        """Begin after a claim: steps that a lost owner left running are pending again, ready ones start."""
+
+        def change(_unit: Unit) -> None:
+            PlanStep.objects.hand_back(self.plan.pk)
+            PlanStep.objects.retry_due(self.plan.pk)
+
+        return self._settle(change, slots=slots, progress=False)
+
+    def something_new(self) -> bool:
+        """Whether a step became ready, or its wait ended, while others run. Asked of the database alone."""
+        if not self.slots():
+            return False
+        return PlanStep.objects.has_due(self.plan.pk) or bool(PlanStep.objects.next_ready(self.plan.pk))
+
+    def look_again(self) -> Settled:
+        """Start what became ready meanwhile."""
+        return self._settle(lambda _unit: PlanStep.objects.retry_due(self.plan.pk), progress=False)
+
+    def is_quick(self, step: PlanStep) -> bool:
+        """Whether the step calls no model and so needs no thread of its own."""
+        return step.kind == StepKind.DATA
+
+    def run(self, step: PlanStep) -> Settled:
+        """Run a started step to its end, to a wait, or to where the owner leaves it.
+
+        Raises:
+            LeaseLost: the plan has another owner now, or has ended.
+            django.db.Error: the database went away; recovery goes on from the rows.
+        """
+        try:
+            return self._run_data(step) if step.kind == StepKind.DATA else self._run_llm(step)
+        except SliceOver:
+            return self._hand_back(step)
+        except LLMCancelled as exc:
+            return self._cancelled(step, exc)
+        except LLMError as exc:
+            return self._wait(step, exc) if exc.retryable and not exc.final else self._fail(step, str(exc))
+        except (LeaseLost, DatabaseFailure):
+            raise
+        except CapstanError as exc:
+            return self._fail(step, str(exc))
+        except Exception as exc:
+            logger.exception("step %s of plan %s", step.key, self.plan.pk)
+            return self._fail(step, f"unforeseen: {type(exc).__name__}; the log of {self.plan.correlation_id} has more")
+
+    def _run_llm(self, step: PlanStep) -> Settled:
+        tier: Tier = step.tier or ("planning" if step.kind == StepKind.PLANNING else "execution")  # type: ignore[assignment]  # checked when the plan was made
+        agent = self.agents(self.plan.identity, mode="workflow", tier=tier)
+        resumed = StepMessage.objects.filter(step=step).exists()
+        recipe = self._recipe(step, agent.identity)
+        if not resumed:
+            self._brief(step, recipe)
+        seconds = agent.identity.limits.step_seconds
+        self.extend(seconds + OVERTIME_S)
+        transcript = StepTranscript(
+            run=self.run_ref,
+            plan=self.plan,
+            step=step,
+            identity=agent.identity,
+            leaving=self.leaving,
+            slots=self.slots,
+        )
+        live = LiveStep(self.plan.stream_id, run=f"step:{step.pk}", fence=self.run_ref.fence, resumed=resumed)
+        release_connection()
+        try:
+            agent.run_step(
+                transcript=transcript,
+                system_context=plan_context(self.plan),
+                recipe=recipe,
+                cancel=self.cancel,
+                on_event=live,
+                deadline_s=seconds,
+                thinking_tokens=THINKING_TOKENS if step.kind == StepKind.PLANNING else 0,
+            )
+        finally:
+            live.close()
+        if transcript.settled is None:
+            raise RuntimeError("the loop ended without finishing or parking its step")
+        return transcript.settled
+
+    def _run_data(self, step: PlanStep) -> Settled:
+        agent = self.agents(self.plan.identity, mode="workflow", tier="execution")
+        rows = DataStep(run=self.run_ref, plan=self.plan, step=step, identity=agent.identity, slots=self.slots)
+        call = ToolCall(id=f"step_{step.pk}", name=step.tool_name, arguments=self._arguments(step))
+        self.extend(agent.identity.limits.step_seconds + OVERTIME_S)
+        journal = cast("Transcript", rows)  # of which a round without a reply asks only what `DataStep` has
+        rounds = CallRound(journal, agent.executor, agent.identity.limits, 1, (), None)
+        rounds.run([StoredCall(call=call, position=1, envelope=None)], reply=None)
+        if rows.settled is None:
+            raise RuntimeError("the call ended without a result or a park")
+        return rows.settled
+
+    def _recipe(self, step: PlanStep, identity: AgentIdentity) -> WorkflowTemplate | None:
+        """The recipe the step began with, checked before any model call (CAP-022, CAP-023)."""
+        if not step.recipe:
+            return None
+        recipe = WorkflowTemplate.objects.resolve(step.recipe, step.recipe_version)
+        check_recipe(recipe, identity)
+        validate(recipe.validators, {"text": step.action})
+        return recipe
+
+    def _brief(self, step: PlanStep, recipe: WorkflowTemplate | None) -> None:
+        """Store what the step's model is asked, once, so that a later owner asks the same."""
+
+        def body(unit: Unit) -> None:
+            unit.progress = False
+            StepMessage.objects.create(
+                step=step, round=0, position=0, role="user", text=step_message(step), dynamic=earlier_results(step)
+            )
+            if recipe is not None:
+                unit.close_with(lambda: PlanStep.objects.pin_recipe(step.pk, recipe.version))
+
+        in_unit(self.run_ref, body)
+
+    def _hand_back(self, step: PlanStep) -> Settled:
+        return self._settle(lambda _unit: PlanStep.objects.hand_back_one(step.pk), slots=0)
+
+    def _cancelled(self, step: PlanStep, exc: LLMCancelled) -> Settled:
+        if exc.reason == "cancel":
+            return self._settle(lambda _unit: None)  # settling sees the request and ends the plan
+        if exc.reason == "shutdown":
+            return self._hand_back(step)
+        if exc.reason == "deadline":
+            return self._fail(step, "the step took longer than its limit allows")
+        raise LeaseLost(run=self.plan.pk, fence=self.run_ref.fence) from exc
+
+    def _wait(self, step: PlanStep, exc: LLMError) -> Settled:
+        waits = PlanStep.objects.values_list("attempts", flat=True).get(pk=step.pk)
+        if waits >= MAX_WAITS:
+            return self._fail(step, f"still failing after {waits} waits: {exc}")
+        own = min(FIRST_WAIT_S * 2.0**waits, LONGEST_WAIT_S)
+        seconds = own if exc.retry_after_s is None else min(max(exc.retry_after_s, 0.0), LONGEST_ASKED_S)
+
+        def change(unit: Unit) -> None:
+            due = PlanStep.objects.wait_for_retry(step.pk, seconds=seconds, error=str(exc))
+            if due is None:
+                return
+            step.status = StepStatus.WAITING_RETRY
+            services.record_step(step, events=unit, error=exc.code)
+            if isinstance(exc, RateLimitError):
+                ExecutionPlan.objects.filter(pk=self.plan.pk).update(rate_limit_waits=F("rate_limit_waits") + 1)
+                unit.record(
+                    EventName.RATE_LIMIT,
+                    plan_id=self.plan.pk,
+                    step=step.key,
+                    retry_after_s=seconds,
+                    not_before=due.isoformat(),
+                )
+
+        return self._settle(change)
+
+    def _fail(self, step: PlanStep, error: str) -> Settled:
+        return self._settle(lambda unit: services.fail_step(step=step, error=error, events=unit))
+
+    def _settle(self, change: Callable[[Unit], object], *, slots: int | None = None, progress: bool = True) -> Settled:
+        """One unit that only moves rows: `change`, then how the plan goes on."""
+        settled = Settled()
+
+        def body(unit: Unit) -> None:
+            unit.progress = progress
+
+            def closing() -> Arrow | None:
+                nonlocal settled
+                change(unit)
+                wanted = self.slots() if slots is None else slots
+                settled = services.settle(plan_id=self.plan.pk, events=unit, slots=wanted)
+                return settled.arrow
+
+            unit.close_with(closing)
+
+        in_unit(self.run_ref, body)
+        return settled
+
+    def _arguments(self, step: PlanStep) -> dict[str, Any]:
+        """A data step's arguments, with what earlier steps left filled in."""
+        rows = PlanStep.objects.of(self.plan.pk).filter(key__in=step.reads, order__lt=step.order)
+        sources: dict[str, Any] = {row.key: row.result_json for row in rows}
+        sources[CONTEXT] = self.plan.context_json
+        try:
+            filled: dict[str, Any] = filled_in(step.args_json, sources)
+        except KeyError as exc:
+            raise ReferenceMissing(step=step.key, reference=str(exc.args[0])) from None
+        return filled

@@ -1,0 +1,31 @@
+"""Celery's way in: read the clock, make one call. A message names a run; whether it is run, the claim decides."""
+
+from __future__ import annotations
+
+from celery import shared_task
+from django.utils import timezone
+
+from chat import runner as turn_runner
+from factory.agents import create_agent
+from worker import recovery, runner, shutdown
+
+
+@shared_task(name="worker.execute_plan", acks_late=True, ignore_result=True)
+def execute_plan(plan_id: int, *, suspect: bool = False, **_later: object) -> None:
+    """Run a plan's ready steps (CAP-060). `_later`: a newer web process may send more."""
+    runner.execute_plan(plan_id=plan_id, agents=create_agent, clock=timezone.now, suspect=suspect)
+
+
+@shared_task(name="worker.run_turn", acks_late=True, ignore_result=True)
+def run_turn(turn_id: int, *, suspect: bool = False, **_later: object) -> None:
+    """Run a turn that no request runs."""
+    if shutdown.begun():
+        return
+    turn_runner.run_turn(turn_id, agents=create_agent, clock=timezone.now, suspect=suspect)
+
+
+@shared_task(name="worker.sweep", acks_late=True, ignore_result=True)
+def sweep(**_later: object) -> None:
+    """Wake what nobody works on, and end what nobody will (CAP-064)."""
+    recovery.sweep(now=timezone.now())
+
