@@ -1,0 +1,60 @@
+"""`Idempotency-Key`: the same POST again gives the same answer and does nothing twice (design § 8)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from chat.errors import FieldInvalid, IdempotencyInProgress, IdempotencyMismatch
+from chat.models import IdempotencyKey
+from workspaces.models import User
+
+HEADER = "Idempotency-Key"
+ABANDONED_AFTER = timedelta(seconds=60)
+_SHAPE = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+def begin(*, user: User, key: str, path: str, body: Any, now: datetime) -> IdempotencyKey:
+    """The key's row: new, or what an earlier use left.
+
+    With `status_code` set it holds the answer to give again. With `target` set and no answer, what was asked for
+    exists already, and only the answer got lost.
+
+    Raises:
+        FieldInvalid: the header is no key: 1 to 128 printable characters without spaces.
+        IdempotencyMismatch: it was used for another request.
+        IdempotencyInProgress: that request is under way.
+    """
+    if not _SHAPE.fullmatch(key):
+        raise FieldInvalid(field=HEADER, problem="takes 1 to 128 printable ASCII characters without spaces")
+    text = json.dumps([path, body], sort_keys=True, separators=(",", ":"), default=str)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    try:
+        with transaction.atomic():
+            return IdempotencyKey.objects.create(user=user, key=key, path=path[:300], digest=digest)
+    except IntegrityError:
+        row = IdempotencyKey.objects.filter(user=user, key=key).first()
+    if row is None:
+        raise IdempotencyInProgress(key=key)
+    if row.digest != digest:
+        raise IdempotencyMismatch(key=key, path=row.path)
+    if row.status_code is None and not row.target:
+        stale = IdempotencyKey.objects.filter(pk=row.pk, target="", created_at__lt=now - ABANDONED_AFTER)
+        if not stale.update(created_at=now):
+            raise IdempotencyInProgress(key=key)
+    return row
+
+
+def keep(row: IdempotencyKey, *, status_code: int, body: Any) -> None:
+    """Remember the answer."""
+    IdempotencyKey.objects.filter(pk=row.pk, status_code=None).update(status_code=status_code, body=body)
+
+
+def forget(row: IdempotencyKey) -> None:
+    """The request failed before anything was made: the key is free again."""
+    IdempotencyKey.objects.filter(pk=row.pk, status_code=None, target="").delete()

@@ -1,0 +1,124 @@
+"""What the API takes and gives, as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from chat.models import Conversation, Message, Turn
+from chat.services import MAX_TEXT, MAX_TITLE
+
+
+class ConversationInput(serializers.Serializer[Any]):
+    workspace = serializers.CharField(required=False, allow_blank=True, help_text="Key or slug; with one membership it may be left out.")
+    title = serializers.CharField(required=False, allow_blank=True, max_length=MAX_TITLE, default="")
+    context_type = serializers.CharField(required=False, allow_blank=True, max_length=64, default="")
+    context_id = serializers.CharField(required=False, allow_blank=True, max_length=64, default="")
+
+
+class ConversationPatch(serializers.Serializer[Any]):
+    title = serializers.CharField(max_length=MAX_TITLE)
+
+
+class MessageInput(serializers.Serializer[Any]):
+    text = serializers.CharField(max_length=MAX_TEXT, trim_whitespace=False, help_text="Up to 32,000 characters.")
+    parent_id = serializers.IntegerField(required=False, allow_null=True)
+    supersede = serializers.BooleanField(required=False, default=False)
+
+
+class TurnOutput(serializers.Serializer[Any]):
+    turn_id = serializers.IntegerField()
+    conversation = serializers.UUIDField()
+    status = serializers.CharField()
+    text = serializers.CharField()
+    plan_id = serializers.IntegerField(allow_null=True)
+    approvals = serializers.ListField(child=serializers.IntegerField())
+    stop_reason = serializers.CharField()
+    notice = serializers.CharField()
+    model = serializers.CharField()
+    correlation_id = serializers.CharField()
+    not_before = serializers.DateTimeField(allow_null=True)
+    created_at = serializers.DateTimeField()
+    ended_at = serializers.DateTimeField(allow_null=True)
+    url = serializers.CharField()
+
+
+class ConversationOutput(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    workspace = serializers.IntegerField()
+    title = serializers.CharField()
+    identity = serializers.CharField()
+    context_type = serializers.CharField()
+    context_id = serializers.CharField()
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+
+
+class MessageOutput(serializers.Serializer[Any]):
+    id = serializers.IntegerField()
+    turn_id = serializers.IntegerField()
+    parent_id = serializers.IntegerField(allow_null=True)
+    role = serializers.CharField()
+    text = serializers.CharField()
+    round = serializers.IntegerField()
+    position = serializers.IntegerField()
+    tool_calls = serializers.JSONField()
+    tool_call_id = serializers.CharField()
+    tool_name = serializers.CharField()
+    is_error = serializers.BooleanField()
+    model = serializers.CharField()
+    stop_reason = serializers.CharField()
+    partial = serializers.BooleanField()
+    created_at = serializers.DateTimeField()
+
+
+class ErrorOutput(serializers.Serializer[Any]):
+    """`{"error": {"code", "message", "details"}}`, the same for every failure."""
+
+    error = serializers.DictField()
+
+
+def turn_json(turn: Turn) -> dict[str, Any]:
+    """A turn as `TurnOutput` says."""
+    return dict(
+        TurnOutput(
+            {
+                "turn_id": turn.pk,
+                "conversation": turn.conversation_id,
+                "status": turn.status,
+                "text": turn.answer,
+                "plan_id": turn.plan_id,
+                "approvals": [],
+                "stop_reason": turn.stop_reason,
+                "notice": turn.notice,
+                "model": turn.model_used,
+                "correlation_id": turn.correlation_id,
+                "not_before": turn.not_before,
+                "created_at": turn.created_at,
+                "ended_at": turn.ended_at,
+                "url": f"/api/turns/{turn.pk}/",
+            }
+        ).data
+    )
+
+
+def conversation_json(conversation: Conversation) -> dict[str, Any]:
+    """A conversation as `ConversationOutput` says."""
+    return dict(
+        ConversationOutput(
+            {
+                "id": conversation.pk,
+                "workspace": conversation.workspace_id,
+                **{
+                    name: getattr(conversation, name)
+                    for name in ("title", "identity", "context_type", "context_id", "created_at", "updated_at")
+                },
+            }
+        ).data
+    )
+
+
+def message_json(message: Message) -> dict[str, Any]:
+    """A message as `MessageOutput` says; what only the model is told (layer 4, thinking) stays out."""
+    return dict(MessageOutput(message).data)
