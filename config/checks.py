@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004
 
 
-@register(Tags.database)
+@register("capstan")
 def no_atomic_requests(**_options: Any) -> list[CheckMessage]:
     """A request that waits for a model must hold no connection (design § 2, rule 5)."""
     return [

@@ -204,6 +204,9 @@ class Supervisor:
             for child in group:
                 self._kill(child)
         self._wait(0)
+        for child in self.children:
+            if child.process is not None and child.process.stdout is not None:
+                child.process.stdout.close()
 
     def _kill(self, child: Child) -> None:
         if child.process is None:
