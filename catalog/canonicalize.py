@@ -36,6 +36,18 @@ def _is_container(candidate: Candidate) -> bool:
     return candidate.kind in CONTAINER_KINDS or candidate.attributes.get("methods", 0) >= LARGE_CLASS_METHODS
 
 
+def refuse_empty(graph: Graph) -> None:
+    """Validate before the model is called.
+
+    Raises:
+        EmptyExtraction: there is no candidate to ask about.
+
+    Source: CAP-023.
+    """
+    if not graph.candidates:
+        raise EmptyExtraction(hint="every candidate was rejected by rule; check --exclude")
+
+
 def candidate_digest(candidate: Candidate) -> str:
     """Of what the model is shown; a verdict holds as long as this does."""
     return digest_of(payload_of(candidate))
@@ -65,8 +77,7 @@ def decide(
 
     Source: SC-02 step 3, PRF-SC02-04.
     """
-    if not graph.candidates:
-        raise EmptyExtraction(hint="every candidate was rejected by rule; check --exclude")
+    refuse_empty(graph)
     asked = containers(graph)
     verdicts = _still_valid(asked, known or {})
     batches = list(batched([c for c in asked if c.key not in verdicts]))

@@ -1,4 +1,4 @@
-"""The extraction as one call: gather → D0 → D1 → cleanup. It reads and decides; it writes nothing (SC-02)."""
+"""The extraction: gather → D0, then D1 → cleanup. It reads and decides; it writes nothing (SC-02)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from catalog.canonicalize import apply_verdicts, decide
+from catalog.canonicalize import apply_verdicts, decide, refuse_empty
 from catalog.cleanup import CleanupRules, clean_up
 from catalog.errors import ParseFailed
 from catalog.gather import gather
 from catalog.ports import FieldAgent
-from catalog.prefilter import PrefilterRules, prefilter
-from catalog.types import Failure, Graph, Verdict
+from catalog.prefilter import Prefiltered, PrefilterRules, prefilter
+from catalog.types import Failure, Gathered, Graph, Verdict
 
 Progress = Callable[[int, int], None]
 
 
 def _silent(done: int, total: int) -> None:
     """No progress is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What the deterministic steps before the model found.
+
+    Args:
+        label: the repository's name.
+        gathered: the raw scan.
+        filtered: what D0 left of it.
+    """
+
+    label: str
+    gathered: Gathered
+    filtered: Prefiltered
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,57 +59,77 @@ class Extraction:
     skipped: tuple[str, ...]
 
 
-def extract(
+def survey(
     path: str | Path,
     *,
-    agent: FieldAgent,
     label: str = "",
     exclude: Sequence[str] = (),
-    known: Callable[[str], Mapping[str, Verdict]] = lambda label: {},
-    on_files: Progress = _silent,
-    on_batches: Progress = _silent,
-    prefilter_rules: PrefilterRules | None = None,
-    cleanup_rules: CleanupRules | None = None,
-) -> Extraction:
-    """Run the four deterministic and model steps over a source tree.
+    progress: Progress = _silent,
+    rules: PrefilterRules | None = None,
+) -> Survey:
+    """Scan a source tree and reject noise; no model, no database.
 
     Args:
         path: the tree.
-        agent: answers D1's batches.
         label: the repository's name; empty: the folder's.
         exclude: shell patterns on relative paths.
-        known: earlier verdicts of the repository with this label.
-        on_files, on_batches: told the progress.
+        progress: told how many files of how many were read.
 
     Raises:
         SourceUnusable: there is nothing to scan.
         ParseFailed: a file outside noise could not be read or parsed.
-        EmptyExtraction, CanonicalizeError, factory.ExtractError: see `decide`.
+        EmptyExtraction: nothing is left for a model (CAP-023).
 
-    Source: SC-02.
+    Source: SC-02 steps 1 and 2.
     """
-    gathered = gather(path, exclude=exclude, progress=on_files)
-    filtered = prefilter(gathered, prefilter_rules)
+    gathered = gather(path, exclude=exclude, progress=progress)
+    filtered = prefilter(gathered, rules)
     if filtered.failures:
         raise ParseFailed(filtered.failures)
-    name = label or gathered.label
-    earlier = known(name)
-    verdicts = decide(filtered.graph, agent=agent, known=earlier, progress=on_batches)
-    by_person = {key: verdict for key, verdict in earlier.items() if not verdict.digest}
-    canonical, decided = apply_verdicts(filtered.graph, {**verdicts, **by_person})
-    graph, cleaned = clean_up(canonical, cleanup_rules)
+    refuse_empty(filtered.graph)
+    return Survey(label or gathered.label, gathered, filtered)
+
+
+def canonicalize(
+    surveyed: Survey,
+    *,
+    agent: FieldAgent,
+    known: Mapping[str, Verdict] | None = None,
+    progress: Progress = _silent,
+    rules: CleanupRules | None = None,
+) -> Extraction:
+    """Let the model decide about the containers, and clean up after it.
+
+    Args:
+        surveyed: what `survey` found.
+        agent: answers D1's batches.
+        known: earlier verdicts about this repository; a person's bind.
+        progress: told how many batches of how many were answered.
+
+    Raises:
+        CanonicalizeError, factory.ExtractError, LLMError: see `decide`.
+
+    Source: SC-02 steps 3 and 4.
+    """
+    known = known or {}
+    before = surveyed.filtered.graph
+    verdicts = decide(before, agent=agent, known=known, progress=progress)
+    by_person = {key: verdict for key, verdict in known.items() if not verdict.digest}
+    canonical, decided = apply_verdicts(before, {**verdicts, **by_person})
+    graph, cleaned = clean_up(canonical, rules)
+    gathered = surveyed.gathered
     return Extraction(
-        label=name,
+        label=surveyed.label,
         files=gathered.files,
         graph=graph,
         verdicts=verdicts,
         counts={
             "gathered": {"candidates": len(gathered.candidates), "relations": len(gathered.edges)},
-            "prefilter": filtered.rejected,
+            "prefilter": surveyed.filtered.rejected,
             "verdicts": decided,
             "cleanup": cleaned,
             "kept": {"elements": len(graph.candidates), "relations": len(graph.edges)},
         },
-        ignored=filtered.ignored,
+        ignored=surveyed.filtered.ignored,
         skipped=gathered.skipped,
     )

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -236,6 +239,33 @@ def test_a_path_that_holds_nothing_to_scan_says_why(tmp_path: Path) -> None:
         "loop": "Too many levels of symbolic links",
         "a\0b": "embedded null byte",
     }
+
+
+@contextmanager
+def as_an_ordinary_user() -> Iterator[None]:
+    """Permission bits do not bind root, so become somebody else for a while."""
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        os.seteuid(was)
+
+
+def test_what_may_not_be_read_is_reported() -> None:
+    with TemporaryDirectory() as folder:
+        root = write_tree(Path(folder), {"good.py": "", "closed.py": "", "shut/in.py": ""})
+        root.chmod(0o755)
+        for closed in ("closed.py", "shut"):
+            (root / closed).chmod(0)
+        with as_an_ordinary_user():
+            found = gather(root)
+            with pytest.raises(SourceUnusable) as raised:
+                gather(root / "shut")
+        assert [str(f) for f in found.failures] == ["closed.py: Permission denied", "shut: Permission denied"]
+        assert raised.value.details["reason"] == "Permission denied"
+        (root / "shut").chmod(0o755)
 
 
 def test_exclude_leaves_a_part_of_the_tree_unseen(tmp_path: Path) -> None:

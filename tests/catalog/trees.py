@@ -28,6 +28,7 @@ SHOP: Mapping[str, str] = {
     "shop/tests/test_prices.py": "def test_price():\n    pass\n",
     "manage.py": "from shop import models\n\n\ndef main():\n    pass\n",
 }
+SHOP_ELEMENTS = 20  # 3 packages, 7 modules, 4 classes, 4 functions, 2 externals
 
 
 def write_tree(root: Path, files: Mapping[str, str | bytes]) -> Path:

@@ -15,15 +15,16 @@ from tqdm import tqdm
 
 from catalog import queries, services
 from catalog.errors import CanonicalizeError, EmptyExtraction, ParseFailed, SourceUnusable, StaleChangeSet
-from catalog.extract import Extraction, extract
+from catalog.extract import Extraction, canonicalize, survey
 from catalog.ports import FieldAgent
 from catalog.prompts import D1_TONE
-from catalog.types import Failure, Verdict
+from catalog.types import Failure
 from factory.errors import ExtractError
 from factory.field import create_field_agent
 from llm.errors import LLMError
 from observability.correlation import correlated, new_correlation_id
 from observability.types import CallOwner
+from workspaces.errors import ConfigurationError
 from workspaces.models import Workspace
 
 FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130
@@ -78,27 +79,20 @@ class Command(BaseCommand):
                 raise CommandError(f"{options['path']}: {exc.details['hint']}", returncode=UNUSABLE) from exc
             except ParseFailed as exc:
                 raise CommandError(_parse_report(exc.failures), returncode=FAILED) from exc
-            except (CanonicalizeError, ExtractError, LLMError, StaleChangeSet) as exc:
+            except (CanonicalizeError, ConfigurationError, ExtractError, LLMError, StaleChangeSet) as exc:
                 raise CommandError(f"{exc}; nothing was written", returncode=FAILED) from exc
 
     def _run(self, workspace: Workspace, correlation_id: str, options: dict[str, Any]) -> None:
         started_at = timezone.now()
         owner = CallOwner(kind="command", id=0, workspace_id=workspace.pk, user_id=None, correlation_id=correlation_id)
 
-        def known(label: str) -> dict[str, Verdict]:
-            found = queries.known_verdicts(workspace, label)
-            return {k: v for k, v in found.items() if not v.digest} if options["ask_again"] else found
-
-        with _Bar("reading", "file") as files, _Bar("asking the model", "batch") as batches:
-            extraction = extract(
-                options["path"],
-                agent=self.agent(owner),
-                label=options["label"],
-                exclude=options["exclude"],
-                known=known,
-                on_files=files,
-                on_batches=batches,
-            )
+        with _Bar("reading", "file") as files:
+            surveyed = survey(options["path"], label=options["label"], exclude=options["exclude"], progress=files)
+        known = queries.known_verdicts(workspace, surveyed.label)
+        if options["ask_again"]:
+            known = {key: verdict for key, verdict in known.items() if not verdict.digest}
+        with _Bar("asking the model", "batch") as batches:
+            extraction = canonicalize(surveyed, agent=self.agent(owner), known=known, progress=batches)
         self._write(workspace, extraction, correlation_id, started_at, apply=options["apply"])
 
     def _write(
