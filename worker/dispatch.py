@@ -14,6 +14,7 @@ from kombu.pools import producers
 from redis import RedisError
 
 from tools.runs import LeasedRun
+from worker import shutdown
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ class CeleryDispatcher:
             raise TypeError("dispatch_after_commit needs a saved run, or a model and its pk")
 
         def send_now() -> None:
+            if shutdown.begun():
+                return  # our own consumer might take it; the sweep sends it within seconds
             if send(model.KIND, key):
                 model._default_manager.mark_dispatched(key)  # type: ignore[attr-defined]  # a LeasedRunQuerySet's
 

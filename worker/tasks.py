@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from celery import shared_task
+from celery.exceptions import Reject
 from django.utils import timezone
 
 from chat import runner as turn_runner
@@ -13,14 +14,14 @@ from worker import recovery, runner, shutdown
 @shared_task(name="worker.execute_plan", acks_late=True, ignore_result=True)
 def execute_plan(plan_id: int, *, suspect: bool = False, **_later: object) -> None:
     """Run a plan's ready steps (CAP-060). `_later`: a newer web process may send more."""
+    _refuse_when_stopping()
     runner.execute_plan(plan_id=plan_id, agents=create_agent, clock=timezone.now, suspect=suspect)
 
 
 @shared_task(name="worker.run_turn", acks_late=True, ignore_result=True)
 def run_turn(turn_id: int, *, suspect: bool = False, **_later: object) -> None:
     """Run a turn that no request runs."""
-    if shutdown.begun():
-        return
+    _refuse_when_stopping()
     turn_runner.run_turn(turn_id, agents=create_agent, clock=timezone.now, suspect=suspect)
 
 
@@ -29,3 +30,8 @@ def sweep(**_later: object) -> None:
     """Wake what nobody works on, and end what nobody will (CAP-064)."""
     recovery.sweep(now=timezone.now())
 
+
+def _refuse_when_stopping() -> None:
+    """A stopping worker puts a message back that reached it meanwhile: another one takes it."""
+    if shutdown.begun():
+        raise Reject("this worker is stopping", requeue=True)
