@@ -176,7 +176,14 @@ def record_created(plan: ExecutionPlan, rows: Sequence[PlanStep], *, events: Eve
         turn_id=plan.turn_id,
         goal=plan.goal,
         steps=[
-            {"key": row.key, "order": row.order, "action": row.action, "kind": row.kind, "status": row.status}
+            {
+                "run": f"step:{row.pk}",
+                "key": row.key,
+                "order": row.order,
+                "action": row.action,
+                "kind": row.kind,
+                "status": row.status,
+            }
             for row in rows
         ],
     )
@@ -263,6 +270,7 @@ def record_step(step: PlanStep, *, events: EventSink, **more: Any) -> None:
     """Record `plan_step` with the step's status as it is now."""
     events.record(
         EventName.PLAN_STEP,
+        run=f"step:{step.pk}",
         plan_id=step.plan_id,
         step=step.key,
         order=step.order,
