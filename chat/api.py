@@ -60,7 +60,7 @@ class Conversations(ApiView):
     def post(self, request: Request, *, idempotency: IdempotencyKey | None) -> Response:
         user = user_of(request)
         if idempotency is not None and idempotency.target:
-            made = queries.own_conversation(user, idempotency.target)
+            made = queries.own_conversation(user, UUID(idempotency.target))
             return Response(conversation_json(made), status=status.HTTP_201_CREATED)
         body = ConversationInput(data=request.data)
         body.is_valid(raise_exception=True)
@@ -113,7 +113,14 @@ class Messages(ApiView):
     @extend_schema(
         parameters=[KEY, PREFER],
         request=MessageInput,
-        responses={201: TurnOutput, 202: TurnOutput, 400: ErrorOutput, 404: ErrorOutput, 409: ErrorOutput, 422: ErrorOutput},
+        responses={
+            201: TurnOutput,
+            202: TurnOutput,
+            400: ErrorOutput,
+            404: ErrorOutput,
+            409: ErrorOutput,
+            422: ErrorOutput,
+        },
     )
     @idempotent
     def post(self, request: Request, conversation_id: UUID, *, idempotency: IdempotencyKey | None) -> Response:
@@ -170,7 +177,7 @@ class Missing(ApiView):
 
     permission_classes = ()
 
-    def http_method_not_allowed(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+    def http_method_not_allowed(self, request: Any, *args: Any, **kwargs: Any) -> Response:
         raise NotFound
 
 
@@ -178,6 +185,4 @@ def turn_response(turn: Turn) -> Response:
     """201 when the turn has ended, 202 with its address in every other case."""
     if turn.ended:
         return Response(turn_json(turn), status=status.HTTP_201_CREATED)
-    return Response(
-        turn_json(turn), status=status.HTTP_202_ACCEPTED, headers={"Location": f"/api/turns/{turn.pk}/"}
-    )
+    return Response(turn_json(turn), status=status.HTTP_202_ACCEPTED, headers={"Location": f"/api/turns/{turn.pk}/"})

@@ -39,7 +39,15 @@ TRACE_FILTERS = [
 class Plans(ApiView):
     """The user's plans, the newest first."""
 
-    @extend_schema(parameters=[OpenApiParameter("status", str), OpenApiParameter("conversation", OpenApiTypes.UUID), LIMIT, OFFSET], responses={200: OpenApiTypes.OBJECT})
+    @extend_schema(
+        parameters=[
+            OpenApiParameter("status", str),
+            OpenApiParameter("conversation", OpenApiTypes.UUID),
+            LIMIT,
+            OFFSET,
+        ],
+        responses={200: OpenApiTypes.OBJECT},
+    )
     def get(self, request: Request) -> Response:
         plans = visible_plans(user_of(request))
         wanted = request.query_params.get("status")
@@ -62,7 +70,9 @@ class PlanDetail(ApiView):
 class PlanCancel(ApiView):
     """Stop a plan: 202 while its owner still has to end it, 200 when it has ended."""
 
-    @extend_schema(parameters=[KEY], request=None, responses={200: OpenApiTypes.OBJECT, 202: OpenApiTypes.OBJECT, 404: ErrorOutput})
+    @extend_schema(
+        parameters=[KEY], request=None, responses={200: OpenApiTypes.OBJECT, 202: OpenApiTypes.OBJECT, 404: ErrorOutput}
+    )
     @idempotent
     def post(self, request: Request, plan_id: int, *, idempotency: IdempotencyKey | None) -> Response:
         del idempotency  # cancelling twice is cancelling once
@@ -76,7 +86,9 @@ class PlanCancel(ApiView):
 class PlanRetry(ApiView):
     """Fork a new plan from the failed step of a failed or cancelled one."""
 
-    @extend_schema(parameters=[KEY], request=None, responses={202: OpenApiTypes.OBJECT, 404: ErrorOutput, 409: ErrorOutput})
+    @extend_schema(
+        parameters=[KEY], request=None, responses={202: OpenApiTypes.OBJECT, 404: ErrorOutput, 409: ErrorOutput}
+    )
     @idempotent
     def post(self, request: Request, plan_id: int, *, idempotency: IdempotencyKey | None) -> Response:
         del idempotency
@@ -151,15 +163,55 @@ def _uuid(request: Request, name: str) -> UUID | None:
         raise FieldInvalid(field=name, problem="takes a UUID") from None
 
 
+INTERACTION_FIELDS = (
+    "id",
+    "owner_kind",
+    "owner_id",
+    "plan_id",
+    "round",
+    "provider",
+    "model",
+    "tier",
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+    "latency_ms",
+    "first_token_ms",
+    "price_source",
+    "stop_reason",
+    "error_code",
+    "committed",
+    "correlation_id",
+    "created_at",
+)
+EXECUTION_FIELDS = (
+    "id",
+    "owner_kind",
+    "owner_id",
+    "plan_id",
+    "round",
+    "position",
+    "tool_name",
+    "effect",
+    "mode",
+    "arguments",
+    "status",
+    "result",
+    "error",
+    "duration_ms",
+    "cached",
+    "correlation_id",
+    "created_at",
+    "ended_at",
+)
+
+
 def _interaction_json(row: AgentInteraction) -> dict[str, Any]:
-    names = (
-        "id owner_kind owner_id plan_id round provider model tier input_tokens output_tokens cache_read_tokens "
-        "cache_write_tokens reasoning_tokens latency_ms first_token_ms price_source stop_reason error_code committed "
-        "correlation_id created_at"
-    ).split()
     cost = row.estimated_cost
     return {
-        **{name: getattr(row, name) for name in names},
+        **{name: getattr(row, name) for name in INTERACTION_FIELDS},
         "workspace": row.workspace_id,
         "conversation": row.conversation_id,
         "estimated_cost_usd": None if cost is None else str(cost),
@@ -167,12 +219,8 @@ def _interaction_json(row: AgentInteraction) -> dict[str, Any]:
 
 
 def _execution_json(row: ToolExecution) -> dict[str, Any]:
-    names = (
-        "id owner_kind owner_id plan_id round position tool_name effect mode arguments status result error "
-        "duration_ms cached correlation_id created_at ended_at"
-    ).split()
     return {
-        **{name: getattr(row, name) for name in names},
+        **{name: getattr(row, name) for name in EXECUTION_FIELDS},
         "workspace": row.workspace_id,
         "conversation": row.conversation_id,
     }

@@ -110,9 +110,9 @@ def _first(problems: Any) -> str:
 class ApiView(APIView):
     """Signed-in people and token holders; JSON in, JSON out."""
 
-    authentication_classes: tuple[type[BaseAuthentication], ...] = (TokenAuthentication, SessionAuthentication)  # type: ignore[assignment]
-    permission_classes: tuple[type[BasePermission], ...] = (IsAuthenticated,)  # type: ignore[assignment]
-    renderer_classes = (JSONRenderer,)  # type: ignore[assignment]
+    authentication_classes: tuple[type[BaseAuthentication], ...] = (TokenAuthentication, SessionAuthentication)
+    permission_classes: tuple[type[BasePermission], ...] = (IsAuthenticated,)
+    renderer_classes = (JSONRenderer,)
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response]:
         return error_response
@@ -144,7 +144,11 @@ def idempotent(handler: Handler) -> Handler:
         if key is None:
             return handler(view, request, *args, idempotency=None, **kwargs)
         row = idempotency.begin(
-            user=user_of(request), key=key, path=f"{request.method} {request.path}", body=request.data, now=timezone.now()
+            user=user_of(request),
+            key=key,
+            path=f"{request.method} {request.path}",
+            body=request.data,
+            now=timezone.now(),
         )
         if row.status_code is not None:
             return Response(row.body, status=row.status_code, headers={"Idempotent-Replay": "true"})

@@ -1,7 +1,7 @@
 """Conversations, turns and messages: the rows, and every way a turn changes state.
 
-A turn is one user message and all that answers it; `tools.runs` has its arrows, READY is `queued`. A conversation has at
-most one turn that has not ended: a partial unique index holds it.
+A turn is one user message and all that answers it; `tools.runs` has its arrows, READY is `queued`. A conversation has
+at most one turn that has not ended: a partial unique index holds it.
 """
 
 from __future__ import annotations

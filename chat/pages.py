@@ -60,9 +60,7 @@ def page(view: View) -> View:
     return guarded
 
 
-def _render(
-    request: HttpRequest, template: str, context: dict[str, Any], *, status: int = 200
-) -> HttpResponse:
+def _render(request: HttpRequest, template: str, context: dict[str, Any], *, status: int = 200) -> HttpResponse:
     shared: dict[str, Any] = {"model_is_connected": model_is_connected()}
     if isinstance(request.user, User):
         shared["conversations"] = conversations_of(request.user)[:SIDEBAR]

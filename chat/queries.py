@@ -21,7 +21,7 @@ def conversations_of(user: User) -> QuerySet[Conversation]:
     return Conversation.objects.visible_to(user).filter(user=user).select_related("workspace").order_by("-updated_at")
 
 
-def conversation_for(user: User, conversation_id: UUID | str) -> Conversation:
+def conversation_for(user: User, conversation_id: UUID) -> Conversation:
     """One conversation that the user may see: his own, or any of a workspace where he holds `view_all`.
 
     Raises:
@@ -33,7 +33,7 @@ def conversation_for(user: User, conversation_id: UUID | str) -> Conversation:
     return found
 
 
-def own_conversation(user: User, conversation_id: UUID | str) -> Conversation:
+def own_conversation(user: User, conversation_id: UUID) -> Conversation:
     """One conversation that the user may write to: his own alone.
 
     Raises:

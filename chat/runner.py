@@ -110,9 +110,7 @@ def run_turn(
     return _fresh(turn_id)
 
 
-def _run(
-    turn: Turn, run: RunRef, *, agents: Agents, sync_seconds: float | None
-) -> None:
+def _run(turn: Turn, run: RunRef, *, agents: Agents, sync_seconds: float | None) -> None:
     cancel = CancelToken()
     live = _Live(run)
     try:
@@ -120,7 +118,7 @@ def _run(
         seconds = agent.identity.limits.turn_seconds
         watched = watching(run, cancel=cancel, deadline_s=seconds + loop_settings().final_answer_s + GRACE_S)
         with watched, _handing_over(cancel, sync_seconds), live:
-            question = Message.objects.get(pk=turn.question_id).text
+            question = turn.question.text if turn.question is not None else ""
             recipe = _recipe(turn, agent.identity, question)
             transcript = ChatTranscript(run=run, turn=turn, identity=agent.identity, model=_model_of(agent))
             in_unit(run, lambda unit: unit.record(EventName.TYPING, run=f"turn:{turn.pk}", turn_id=turn.pk))
@@ -153,7 +151,7 @@ def _run(
 
 
 def _fresh(turn_id: int) -> Turn:
-    return Turn.objects.select_related("workspace", "user", "conversation").get(pk=turn_id)
+    return Turn.objects.select_related("workspace", "user", "conversation", "question").get(pk=turn_id)
 
 
 def _recipe(turn: Turn, identity: AgentIdentity, question: str) -> WorkflowTemplate | None:
@@ -195,9 +193,7 @@ def _wait_for_provider(turn: Turn, run: RunRef, exc: RateLimitError) -> None:
     seconds = min(exc.retry_after_s if exc.retry_after_s is not None else 2.0**waits, MAX_WAIT_S)
 
     def body(unit: Unit) -> None:
-        unit.record(
-            EventName.RATE_LIMIT, run=f"turn:{turn.pk}", turn_id=turn.pk, retry_after_s=seconds, attempt=waits
-        )
+        unit.record(EventName.RATE_LIMIT, run=f"turn:{turn.pk}", turn_id=turn.pk, retry_after_s=seconds, attempt=waits)
         arrow = Arrow(
             RunStatus.QUEUED,
             {
@@ -304,9 +300,7 @@ class _Live:
         if self._open is None or self._open.round != number:
             if self._open is not None:
                 self._open.close()  # its unit has committed: the loop asks again only then
-            self._open = LiveRound(
-                self._run.stream_id, run=f"turn:{self._run.pk}", round=number, fence=self._run.fence
-            )
+            self._open = LiveRound(self._run.stream_id, run=f"turn:{self._run.pk}", round=number, fence=self._run.fence)
             if self._run.fence > 1:
                 self._open.restart()
         match event:

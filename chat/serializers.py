@@ -11,7 +11,9 @@ from chat.services import MAX_TEXT, MAX_TITLE
 
 
 class ConversationInput(serializers.Serializer[Any]):
-    workspace = serializers.CharField(required=False, allow_blank=True, help_text="Key or slug; with one membership it may be left out.")
+    workspace = serializers.CharField(
+        required=False, allow_blank=True, help_text="Key or slug; with one membership it may be left out."
+    )
     title = serializers.CharField(required=False, allow_blank=True, max_length=MAX_TITLE, default="")
     context_type = serializers.CharField(required=False, allow_blank=True, max_length=64, default="")
     context_id = serializers.CharField(required=False, allow_blank=True, max_length=64, default="")
@@ -69,7 +71,7 @@ class MessageOutput(serializers.Serializer[Any]):
     is_error = serializers.BooleanField()
     model = serializers.CharField()
     stop_reason = serializers.CharField()
-    partial = serializers.BooleanField()
+    partial = serializers.BooleanField()  # type: ignore[assignment]  # the row's column, not the serializer's option
     created_at = serializers.DateTimeField()
 
 

@@ -75,12 +75,17 @@ class ChatTranscript:
 
         is_summary = _is_summary(text)
         if is_summary is None:  # the snapshot is not repeated: it is what an earlier message of the window says
-            is_summary = Turn.objects.filter(conversation_id=self.turn.conversation_id).exclude(
-                snapshot_version=None
-            ).order_by("-pk").values_list("snapshot_is_summary", flat=True).first() or False
+            is_summary = (
+                Turn.objects.filter(conversation_id=self.turn.conversation_id)
+                .exclude(snapshot_version=None)
+                .order_by("-pk")
+                .values_list("snapshot_is_summary", flat=True)
+                .first()
+                or False
+            )
 
         def body(unit: Unit) -> None:
-            Message.objects.filter(pk=self.turn.question_id).update(dynamic=text)
+            Message.objects.filter(pk=_question(self.turn)).update(dynamic=text)
 
             def closing() -> None:  # the turn's own row is written under the locks of stream and run
                 Turn.objects.filter(pk=self.turn.pk).update(
@@ -122,7 +127,9 @@ class ChatTranscript:
         return Journal(
             rounds=last.round,
             open_calls=stored if any(one.envelope is None for one in stored) else (),
-            calls=tuple((call["name"], canonical_json(call["arguments"])) for row in replies for call in row.tool_calls),
+            calls=tuple(
+                (call["name"], canonical_json(call["arguments"])) for row in replies for call in row.tool_calls
+            ),
             tokens=(used["asked"] or 0) + (used["answered"] or 0),
             cost_usd=used["cost"],
         )
@@ -278,6 +285,12 @@ class ChatTranscript:
 
     def _own(self) -> PastTurn:
         return _grouped([self.turn], messages_of([self.turn]))[0]
+
+
+def _question(turn: Turn) -> int:
+    """The key of the message the turn answers."""
+    assert turn.question_id is not None, f"turn {turn.pk} has no question"
+    return turn.question_id
 
 
 def _grouped(turns: Sequence[Turn], rows: Sequence[Message]) -> list[PastTurn]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from django.db import connection
 from django.utils import timezone
@@ -59,7 +59,7 @@ class SnapshotService:
         known = cache.read(key)
         if known is None:
             known = self._build_once(key, wanted, SnapshotScope(workspace=workspace, user=user), version)
-        return SnapshotPayload(**known)  # type: ignore[typeddict-item]  # written by this class alone
+        return cast("SnapshotPayload", known)  # written by this class alone
 
     def _build_once(
         self, key: str, wanted: list[RegisteredBuilder], scope: SnapshotScope, version: int

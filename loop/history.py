@@ -1,8 +1,8 @@
 """The history of a request, from stored messages: windowed, repaired, the same bytes for the same rows (CAP-041).
 
 Pure: no database, no clock. Whatever was killed, cut or edited, what comes out is valid for every provider:
-a user message first, each call answered exactly once right behind it, in call order, no empty text, no repeated call id,
-never an assistant message last.
+a user message first, each call answered exactly once right behind it, in call order, no empty text, no repeated call
+id, never an assistant message last.
 """
 
 from __future__ import annotations

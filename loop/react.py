@@ -187,7 +187,9 @@ def bounded_react_loop(
     progress = _Progress(journal.rounds, list(journal.calls), journal.tokens, journal.cost_usd)
 
     def run_calls(calls: Sequence[StoredCall], *, earlier: Sequence[tuple[str, str]], reply: Reply | None) -> RoundEnd:
-        return CallRound(transcript, executor, limits, progress.rounds, earlier, on_plan_created).run(calls, reply=reply)
+        return CallRound(transcript, executor, limits, progress.rounds, earlier, on_plan_created).run(
+            calls, reply=reply
+        )
 
     if journal.open_calls:
         end = run_calls(journal.open_calls, earlier=before, reply=None)

@@ -20,7 +20,8 @@ from loop.ports import PlanCreated, StoredCall, Transcript
 from observability.types import Interaction
 from prompt.builder import canonical_json
 from prompt.types import Limits
-from tools.executor import Checked, Outcome, ToolExecutor
+from tools.calls import Outcome
+from tools.executor import Checked, ToolExecutor
 from tools.types import Envelope, ToolContext
 from tools.units import Unit, release_connection, rerun
 

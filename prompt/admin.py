@@ -21,7 +21,7 @@ class RecipeForm(forms.ModelForm[WorkflowTemplate]):
         for name in ("required_tools", "expected_steps", "validators"):
             value = cleaned.get(name) or []
             if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-                self.add_error(name, "A JSON list of texts, such as [\"find_elements\"].")
+                self.add_error(name, 'A JSON list of texts, such as ["find_elements"].')
         unknown = [v for v in cleaned.get("validators") or [] if v not in validators]
         if unknown:
             self.add_error("validators", f"Not registered: {unknown}; there are {sorted(validators)}.")
@@ -43,7 +43,7 @@ class WorkflowTemplateAdmin(admin.ModelAdmin[WorkflowTemplate]):
     def get_readonly_fields(self, request: HttpRequest, obj: WorkflowTemplate | None = None) -> tuple[str, ...]:
         return ("name",) if obj else ()
 
-    def save_model(self, request: HttpRequest, obj: WorkflowTemplate, form: Any, change: bool) -> None:  # noqa: FBT001
+    def save_model(self, request: HttpRequest, obj: WorkflowTemplate, form: Any, change: bool) -> None:
         published = publish_recipe(
             name=obj.name,
             prompt_template=obj.prompt_template,
@@ -53,7 +53,9 @@ class WorkflowTemplateAdmin(admin.ModelAdmin[WorkflowTemplate]):
         )
         obj.pk, obj.version = published.pk, published.version
         if change:
-            messages.info(request, f"{published} is active now; earlier versions stay for the runs that began with them.")
+            messages.info(
+                request, f"{published} is active now; earlier versions stay for the runs that began with them."
+            )
 
     def log_change(self, request: HttpRequest, obj: WorkflowTemplate, message: Any) -> Any:
         return super().log_addition(request, obj, message)

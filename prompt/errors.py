@@ -28,6 +28,6 @@ class RecipeInvalid(PromptError):
 
 
 class InputInvalid(PromptError):
-    """A validator refused the input before any model was called; the detail `problems` lists everything wrong with it."""
+    """A validator refused the input before any model was called; the detail `problems` lists what is wrong with it."""
 
     code = "prompt.input_invalid"

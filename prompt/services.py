@@ -29,7 +29,9 @@ def publish_recipe(
     Source: CAP-022.
     """
     problems = [] if prompt_template.strip() else ["prompt_template: is blank"]
-    problems += [f"validators: {v!r} is not one of {sorted(known_validators)}" for v in validators if v not in known_validators]
+    problems += [
+        f"validators: {v!r} is not one of {sorted(known_validators)}" for v in validators if v not in known_validators
+    ]
     if problems:
         raise InputInvalid(recipe=name, problems=problems)
     with connection.cursor() as cursor:  # two editors of one recipe take turns

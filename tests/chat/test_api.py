@@ -11,6 +11,7 @@ from rest_framework.authtoken.models import Token
 
 from chat.models import Conversation, IdempotencyKey, Message, Turn
 from llm.testing import ScriptedLLM, call
+from streaming.connection import client
 from tests.support.runs import make_user, make_workspace
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -181,7 +182,10 @@ def test_whose_is_whose(api, play):
 
 def test_nobody_is_401_and_a_session_needs_the_csrf_token(api):
     assert error(Client().get("/api/conversations/")) == (401, "not_authenticated")
-    assert error(Client(headers={"Authorization": "Token wrong"}).get("/api/conversations/")) == (401, "not_authenticated")
+    assert error(Client(headers={"Authorization": "Token wrong"}).get("/api/conversations/")) == (
+        401,
+        "not_authenticated",
+    )
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(Token.objects.get(key=api.token).user)
     assert browser.get("/api/conversations/").status_code == 200
@@ -230,12 +234,21 @@ def test_a_refused_request_does_not_use_its_key_up(api, play):
     assert IdempotencyKey.objects.filter(key="k").count() == 0
 
 
-def test_without_redis_messages_are_taken_and_answered(api, play, settings):
+@pytest.fixture
+def no_redis(settings):
     settings.REDIS_URL = "unix:///nowhere/redis.sock"
-    play("still here")
+    client.cache_clear()
+    yield
+    client.cache_clear()
+
+
+def test_without_redis_messages_are_taken_and_answered(api, play, no_redis):
+    play("still here", "and here")
     key = conversation(api)
     sent = api("post", f"/conversations/{key}/messages/", {"text": "Hi"})
     assert (sent.status_code, sent.json()["text"]) == (201, "still here")
+    later = api("post", f"/conversations/{key}/messages/", {"text": "Hi"}, Prefer="respond-async")
+    assert (later.status_code, later.json()["status"]) == (202, "queued")
 
 
 def test_the_schema_describes_every_address(api):

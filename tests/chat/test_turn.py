@@ -29,12 +29,16 @@ def test_a_message_is_answered_and_everything_is_a_row(chat):
     it = chat(say("Good morning.", usage={"input_tokens": 12, "output_tokens": 4}))
     turn = it.say("Hello there")
     assert (turn.status, turn.answer, turn.stop_reason, turn.model_used) == (
-        "completed", "Good morning.", "end_turn", "scripted",
+        "completed",
+        "Good morning.",
+        "end_turn",
+        "scripted",
     )
     it.conversation.refresh_from_db()
     assert it.conversation.title == "Hello there"
     assert [(m.role, m.text) for m in transcript_of(it.conversation)] == [
-        ("user", "Hello there"), ("assistant", "Good morning."),
+        ("user", "Hello there"),
+        ("assistant", "Good morning."),
     ]
     row = AgentInteraction.objects.get(owner_kind="turn", owner_id=turn.pk)
     assert (row.input_tokens, row.output_tokens, row.correlation_id, row.committed) == (12, 4, "corr-1", True)
@@ -66,12 +70,22 @@ def test_a_refused_call_leaves_a_blocked_row_and_the_model_is_told(chat):
     assert told[-1].is_error
     assert "unknown tool" in told[-1].content
     assert names(turn) == [
-        "turn_queued", "typing", "ai_message", "tool_start", "tool_end", "ai_message", "turn_ended",
+        "turn_queued",
+        "typing",
+        "ai_message",
+        "tool_start",
+        "tool_end",
+        "ai_message",
+        "turn_ended",
     ]
 
 
 def test_create_plan_ends_the_turn_in_one_commit_without_a_further_model_call(chat):
-    it = chat(call("create_plan", goal="Refactor auth", steps=[{"key": "look", "action": "Look at auth", "is_critical": True}]))
+    it = chat(
+        call(
+            "create_plan", goal="Refactor auth", steps=[{"key": "look", "action": "Look at auth", "is_critical": True}]
+        )
+    )
     turn = it.say("Plan it")
     plan = ExecutionPlan.objects.get()
     assert (turn.status, turn.stop_reason, turn.plan_id) == ("completed", "plan_created", plan.pk)
@@ -79,7 +93,10 @@ def test_create_plan_ends_the_turn_in_one_commit_without_a_further_model_call(ch
     assert it.llm.remaining == 0
     assert (plan.turn_id, plan.conversation_id, plan.correlation_id) == (turn.pk, it.conversation.pk, "corr-1")
     assert [m.role for m in transcript_of(it.conversation.__class__.objects.get(pk=it.conversation.pk))] == [
-        "user", "assistant", "tool", "assistant",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
     ]
     assert names(turn)[-2:] == ["ai_message", "turn_ended"]
     assert "plan_created" in names(turn)
@@ -107,8 +124,12 @@ def test_somebody_elses_conversation_is_not_there(chat):
     mine, theirs = chat("a"), chat("b")
     with pytest.raises(NotVisible):
         services.send_message(
-            conversation_id=theirs.conversation.pk, author=mine.user, text="hi", respond_async=False,
-            correlation_id="c", now=timezone.now(),
+            conversation_id=theirs.conversation.pk,
+            author=mine.user,
+            text="hi",
+            respond_async=False,
+            correlation_id="c",
+            now=timezone.now(),
         )
 
 
