@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from llm.settings import LLMSettings
 
 _ADAPTERS = {
+    "demo": ("llm.adapters.demo", "DemoLLM"),
     "openai_chat": ("llm.adapters.openai_chat", "OpenAIChatLLM"),
 }
 

@@ -1,0 +1,302 @@
+"""The rule-based stand-in: shows the whole product without a key (design § 9). It is no model and says so.
+
+It picks tools from the schemas it is offered, fills their arguments from message, snapshot and results, and answers
+from what came back. It never calls a tool that is not offered, and never more than two rounds of them for one message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llm.adapters import demo_d1 as d1
+from llm.adapters import demo_tools as tools
+from llm.adapters import demo_writing as writing
+from llm.adapters.base import AsyncAdapter
+from llm.adapters.demo_reading import Reading, Thing
+from llm.arguments import tool_call
+from llm.tokens import estimate_request, estimate_tokens
+from llm.types import (
+    End,
+    LLMMessage,
+    LLMResponse,
+    ModelEvent,
+    ModelRequest,
+    StopReason,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolSchema,
+    Usage,
+    UsageDelta,
+)
+
+MAX_ROUNDS = 2
+_PLANNING = re.compile(
+    r"\banaly[sz]|\bplan\b|\brefactor|\bmigrat|\brestructur|\bredesign|\bmoderni[sz]|\baudit|\breview|\binvestigat"
+    r"|\bimprov|\bpropos|\broadmap|\banalysier|\buntersuch|\büberarbeit|\bumbau|\brefaktor|\bplane\b|\bprüf|\bverbesser"
+    r"|\bvorschlag|\bentwirf",
+    re.I,
+)
+_ASKING = re.compile(
+    r"\W*(who|what|which|where|when|why|how|is|are|does|do|did|has|have|was|were"
+    r"|wer|was|welche\w*|wo|wann|warum|wieso|wie|ist|sind|gibt|hat|haben)\b",
+    re.I,
+)
+_POLITE = re.compile(r"\b(could you|can you|would you|will you|please|kannst du|könntest du|würdest du|bitte)\b", re.I)
+_ORDER = r"(?:^|[.;:!?\n]\s*|\b(?:please|bitte|and|und|then|dann|call|a|eine|the|you|du)\s+)(?:{})"
+_SMALL_TALK = re.compile(r"\W*(hi|hello|hey|hallo|guten tag|moin|servus|thanks?|thank you|danke)\b", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What the stand-in does with one request."""
+
+    text: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+
+
+class DemoLLM(AsyncAdapter):
+    """Answers by rule, in the shape and rhythm of a model; its usage is estimated."""
+
+    provider = "demo"
+
+    def make_client(self) -> None:
+        return None
+
+    @property
+    def client(self) -> None:
+        """There is no server behind it."""
+        return None
+
+    async def model_ids(self) -> list[str] | None:
+        return ["demo"]
+
+    async def events(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[ModelEvent, None]:
+        move = decide(request)
+        said: list[str] = []
+        stop: StopReason = "tool_use" if move.calls else "end_turn"
+        budget = max(1, request.max_tokens)
+        for word in re.findall(r"\S+\s*|\s+", move.text):
+            budget -= max(1, len(word) // 5)
+            if budget < 0:
+                stop = "max_tokens"
+                break
+            if stream and self.settings.demo_delay_s:
+                await asyncio.sleep(self.settings.demo_delay_s)
+            said.append(word)
+            yield TextDelta(word)
+        calls = move.calls if stop == "tool_use" else []
+        for index, call in enumerate(calls):
+            arguments = json.dumps(call["arguments"], ensure_ascii=False)
+            yield ToolCallDelta(index, id=call["id"], name=call["name"], arguments=arguments)
+        text = "".join(said)
+        spent = estimate_tokens(text) + sum(estimate_tokens(json.dumps(call["arguments"])) + 5 for call in calls)
+        usage = Usage(input_tokens=estimate_request(request), output_tokens=spent)
+        yield UsageDelta(usage)
+        yield End(LLMResponse(text, calls or None, stop, model=self.model_id, usage=usage))
+
+
+def decide(request: ModelRequest) -> Move:
+    """The stand-in's answer to a request: words, calls, or both.
+
+    Args:
+        request: as any adapter gets it.
+    """
+    reading = Reading(request)
+    batch = d1.candidates(reading)
+    if batch is not None:
+        return Move(d1.verdicts(batch, reading))
+    if request.response_schema is not None:
+        return Move(json.dumps(tools.example(request.response_schema, reading), ensure_ascii=False))
+    if '"satisfaction"' in reading.text:
+        return Move(writing.assessment(reading))
+    offered = list(request.tools) if request.tool_choice != "none" else []
+    if offered and reading.rounds < MAX_ROUNDS:
+        move = _with_tools(reading, offered)
+        if move is not None:
+            return move
+    if request.tool_choice == "required":
+        forced = _forced(reading, offered)
+        if forced is not None:
+            return forced
+    return Move(writing.synthesis(reading) if reading.is_step else _answer(reading, offered))
+
+
+def _answer(reading: Reading, offered: list[ToolSchema]) -> str:
+    wanted = not reading.results and any(not tools.is_read(t) and _asked_for(t, reading) for t in offered)
+    return writing.say("cannot", reading) if wanted else writing.answer(reading)
+
+
+def _with_tools(reading: Reading, offered: list[ToolSchema]) -> Move | None:
+    if reading.rounds == 0 and not reading.is_step:
+        planner = next((tool for tool in offered if tool["name"] == "create_plan"), None)
+        if planner is not None and wants_plan(reading):
+            arguments = _plan(planner, reading)
+            if arguments is not None:
+                return Move(writing.say("plan", reading), [tool_call("", "create_plan", arguments)])
+        if not reading.text or _SMALL_TALK.match(reading.text):
+            return None
+        wanted_writes = [tool for tool in offered if not tools.is_read(tool) and _asked_for(tool, reading)]
+        if wanted_writes:
+            return _write(reading, wanted_writes)
+    reads = [tool for tool in offered if tools.is_read(tool)]
+    wanted = _step_calls(reading, reads) if reading.is_step else _chat_calls(reading, reads)
+    made = [(r.tool, r.arguments) for r in reading.results]
+    new = [c for c in wanted if not any(n == c["name"] and tools.same_call(a, c["arguments"]) for n, a in made)]
+    return Move(writing.say("look", reading) if not reading.results else "", new[:2]) if new else None
+
+
+def wants_plan(reading: Reading) -> bool:
+    """Whether the message asks for work of several steps, and not for an answer."""
+    if not _PLANNING.search(reading.text):
+        return False
+    asks = _ASKING.match(reading.text) or reading.text.rstrip().endswith("?")
+    return not asks or _POLITE.search(reading.text) is not None
+
+
+def _chat_calls(reading: Reading, reads: list[ToolSchema]) -> list[ToolCall]:
+    """One fitting look in a conversation; a second one only when the first found nothing."""
+    if any(result.success and not _is_empty(result.value) for result in reading.results):
+        return []
+    general = sorted((t for t in reads if tools.about_everything(t)), key=lambda t: -tools.score(t, reading))
+    if general and tools.score(general[0], reading) >= 3 and not reading.results and not reading.named:
+        return _calls([(general[0], "", None)], reading)
+    about = sorted((t for t in reads if tools.about_a_thing(t)), key=lambda t: -tools.score(t, reading))
+    if about and reading.named and not reading.results:
+        return _calls([(about[0], "", reading.named[0])], reading)
+    search = tools.search_tool(reads)
+    if search is None or reading.named:
+        return []
+    tried = len(reading.results)
+    return _calls([(search, term, None) for term in reading.terms[tried : tried + 1]], reading)
+
+
+def _step_calls(reading: Reading, reads: list[ToolSchema]) -> list[ToolCall]:
+    """One or two looks for a step of a plan: first for its words, then at what was found."""
+    search, found = tools.search_tool(reads), _found(reading)
+    if not reading.results:
+        hinted = re.search(r"The tool (\w+)(?: with (\{.*?\}))? may help", reading.text)
+        for tool in reads:
+            if hinted and tool["name"] == hinted[1]:
+                given = _json_object(hinted[2])
+                if given is not None and tools.valid(tool["input_schema"], given):
+                    return [tool_call("", tool["name"], given)]
+        first = [(search, term, None) for term in _step_terms(reading)[:1]] if search else []
+        general = next((t for t in reads if tools.about_everything(t)), None)
+        wide = re.search(r"survey|overview|überblick|bestand", reading.task, re.I)
+        if general is not None and (not first or wide):
+            first.append((general, "", None))
+        about = [(t, "", found[0]) for t in reads if found and tools.about_a_thing(t)]
+        return _calls(first or about[:1], reading)
+    about_things = [(tool, "", thing) for thing in found[:1] for tool in reads if tools.about_a_thing(tool)]
+    if about_things:
+        return _calls(about_things[:2], reading)
+    more = _step_terms(reading)[1:2]
+    return _calls([(search, term, None) for term in more], reading) if search else []
+
+
+def _step_terms(reading: Reading) -> list[str]:
+    goal = Reading(ModelRequest(messages=(LLMMessage("user", reading.goal),))).terms if reading.goal else []
+    return list(dict.fromkeys([*(t for t in reading.terms if t in goal), *goal, *reading.terms]))
+
+
+def _found(reading: Reading) -> list[Thing]:
+    """The things that the step's own results name, else those of the earlier steps."""
+    if any(result.success and not _is_empty(result.value) for result in reading.results):
+        return [thing for thing in reading.things if ":" in thing.key or "." in thing.key] or reading.things
+    keys = re.findall(r"`([\w.:/-]+[.:/][\w.:/-]+)`", reading.earlier)
+    return [Thing(key, key, {}) for key in keys] or reading.named
+
+
+def _calls(wanted: Sequence[tuple[ToolSchema, str, Thing | None]], reading: Reading) -> list[ToolCall]:
+    made = []
+    for tool, term, thing in wanted:
+        arguments = tools.arguments_for(tool, reading, term=term, thing=thing)
+        if arguments is not None:
+            made.append(tool_call("", tool["name"], arguments))
+    return made
+
+
+def _write(reading: Reading, wanted: list[ToolSchema]) -> Move | None:
+    """A write that the message asks for in so many words, when it is about a thing that is known."""
+    for tool in sorted(wanted, key=lambda t: -tools.score(t, reading)):
+        arguments = tools.arguments_for(tool, reading)
+        if arguments is not None:
+            return Move(writing.say("write", reading), [tool_call("", tool["name"], arguments)])
+    return None
+
+
+def _asked_for(tool: ToolSchema, reading: Reading) -> bool:
+    if tool["name"] == "create_plan" or (_ASKING.match(reading.text) and not _POLITE.search(reading.text)):
+        return False
+    verb = tools.words_of(tool["name"])[0]
+    verbs = "|".join(re.escape(same) for same in tools.SAME.get(verb, (verb,)))
+    return re.search(_ORDER.format(verbs), reading.text, re.I) is not None
+
+
+def _forced(reading: Reading, offered: list[ToolSchema]) -> Move | None:
+    for tool in sorted(offered, key=lambda t: -tools.score(t, reading)):
+        arguments = tools.arguments_for(tool, reading, term=(reading.terms or ["*"])[0])
+        if arguments is not None:
+            return Move(calls=[tool_call("", tool["name"], arguments)])
+    return None
+
+
+def _plan(planner: ToolSchema, reading: Reading) -> dict[str, Any] | None:
+    """Three steps made of the message's words, as far as the schema knows their fields."""
+    subject = _subject(reading) or reading.task[:60].rstrip(".!? ") or "the workspace"
+    named = f"`{subject}`" if reading.terms else subject
+    if reading.german:
+        actions = (f"Bestandsaufnahme: finde heraus, was zu {named} gehört.",
+                   f"Untersuche Aufbau und Abhängigkeiten von {named}.",
+                   f"Fasse zusammen und mache einen Vorschlag: {reading.task[:200]}")  # fmt: skip
+    else:
+        actions = (f"Survey what belongs to {named}.",
+                   f"Examine the structure and the dependencies of {named}.",
+                   f"Draw conclusions and propose what to do: {reading.task[:200]}")  # fmt: skip
+    reads: tuple[list[str], ...] = ([], ["survey"], ["survey", "examine"])
+    steps = [
+        {"key": key, "action": action, "is_critical": key != "examine", "reads": read}
+        for key, action, read in zip(("survey", "examine", "propose"), actions, reads, strict=True)
+    ]
+    schema = planner["input_schema"]
+    known = _step_fields(schema)
+    arguments = {
+        "goal": reading.task[:300] or subject,
+        "steps": [{name: value for name, value in step.items() if not known or name in known} for step in steps],
+    }
+    return arguments if tools.valid(schema, arguments) else None
+
+
+def _subject(reading: Reading) -> str:
+    terms = reading.terms
+    if terms and (terms[0] in reading.quoted or re.search(r"[._:/]|[a-z][A-Z]", terms[0])):
+        return terms[0]
+    return " ".join(terms[:2])
+
+
+def _step_fields(schema: dict[str, Any]) -> set[str]:
+    items = schema.get("properties", {}).get("steps", {}).get("items", {})
+    if "$ref" in items:
+        items = schema.get("$defs", {}).get(str(items["$ref"]).rpartition("/")[2], {})
+    return set(items.get("properties", ()))
+
+
+def _is_empty(value: Any) -> bool:
+    if isinstance(value, dict):
+        lists = [one for one in value.values() if isinstance(one, list)]
+        return bool(lists) and not any(lists) and len(value) <= len(lists) + 2
+    return not value
+
+
+def _json_object(text: str | None) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text or "null")
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,255 @@
+"""What the stand-in understands of a request: the words, the context, the things they name, the results so far."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from llm.types import LLMMessage, ModelRequest
+
+_OPENING, _CLOSING = "<context>", "</context>"
+_EARLIER = re.compile(r"\n*Earlier steps:\n(.*)", re.S)
+_QUOTED = re.compile(
+    r"`([^`\n]{1,200})`|\"([^\"\n]{1,200})\"|„([^“”\n]{1,200})[“”]|“([^”\n]{1,200})”|(?<!\w)'([^'\n]{1,200})'(?!\w)"
+)
+_WORD = re.compile(r"[^\W\d_][\w.:/-]*\w|[^\W\d_]")
+_NUMBER = re.compile(r"\b(?:top|first|limit|most|to|erste\w*|höchstens|zu)\s+(\d{1,6})\b", re.I)
+_CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]")
+_STOP_WORDS = """
+a about above add after all also an and any are as ask at be been before both but by call can change check class
+classes code component components could create current data describe detail details did do does down each element
+elements end everything explain far file files find first for from function functions get give go great had has have
+hello help hey hi how i if in into is it its just know like list look make many may me method methods might module
+modules more most much must my named need next no not now of off on one only or other our out over package packages
+part parts people please plan project propose put question read refactor repository search see shall she should show
+so some something start step stop summary survey system take tell than thank thanks that the their them then there
+these they thing things this those to tool try up us use used using very want was way we well were what when where
+which while who why will with without work would write you your yes analyse analyze analysis examine review suggest
+suggestion improve synthesis found words build results result structure repo repos lean leans aber alle alles als am
+analysiere auch auf aus bei beim bitte da das dass dazu dein dem den der des die dies diese dieser dieses doch du
+durch ein eine einem einen einer eines er erkläre es finde für gib gibt hallo hat hab habe haben hast ich ihr im ins
+ist kann kannst klasse klassen könnte kurz liste mach mal man mehr mein mir mit modul nach nicht noch nur oder ohne
+paket pakete schlage sein sich sie sind soll suche über um und uns unser unsere untersuche viele vom von vor
+vorschlag vorschläge welche welcher wenn wer werden wie wieso wir wird wo zeig zeige zu zum zur zwei danke guten tag
+warum können defined define located lives implemented implement called mache machen umbau others def return none
+true false import self handled handling delete remove drop rename note mostly previous instructions ignore
+"""
+_GERMAN_WORDS = """
+der die das und ist nicht ein eine wie was welche bitte für mit von im den dem zu auf wir ich du zeig zeige gibt
+viele schlage analysiere unser unsere kannst erkläre hallo danke warum wo
+"""
+_STOP = frozenset(_STOP_WORDS.split())
+_GERMAN = frozenset(_GERMAN_WORDS.split())
+_NODES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """Something the data names: a key, what people call it, and the object it came from."""
+
+    key: str
+    name: str
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One call made since the message, and its envelope; None while there is none."""
+
+    tool: str
+    arguments: dict[str, Any]
+    success: bool
+    value: Any
+    error: str
+
+
+class Reading:
+    """A request, read; everything is worked out when it is asked for."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        self.request = request
+        self._at = _task_index(request.messages)
+
+    @cached_property
+    def system(self) -> str:
+        system = self.request.system
+        return system if isinstance(system, str) else "\n\n".join(block.text for block in system)
+
+    @cached_property
+    def raw(self) -> str:
+        """The newest message of a person (or of a plan), its context with it."""
+        return self.request.messages[self._at].content
+
+    @cached_property
+    def text(self) -> str:
+        """The person's words alone; a very long message by its beginning and its end."""
+        words = _EARLIER.sub("", _split(self.raw)[0]).strip()
+        return words if len(words) <= 6000 else f"{words[:4000]}\n{words[-2000:]}"
+
+    @cached_property
+    def earlier(self) -> str:
+        """What earlier steps of a plan have found."""
+        found = _EARLIER.search(self.raw)
+        return found[1].strip() if found else ""
+
+    @cached_property
+    def goal(self) -> str:
+        """The plan's goal, in a step of a plan."""
+        found = re.search(r"plan's goal: (.+)", self.system)
+        return found[1].strip() if found else ""
+
+    @cached_property
+    def is_step(self) -> bool:
+        return bool(self.goal) or re.match(r"Step \d+", self.text) is not None
+
+    @cached_property
+    def task(self) -> str:
+        """What is asked for, in one line."""
+        line = re.sub(r"^Step \d+(?:, [\w-]+)?: ?", "", self.text.split("\n\n")[0]).strip()
+        return re.sub(r"\s+", " ", line)[:300]
+
+    @cached_property
+    def snapshot(self) -> dict[str, Any]:
+        """The newest snapshot that the history holds."""
+        for message in reversed(self.request.messages[: self._at + 1]):
+            for block in reversed(_split(message.content)[1]) if message.role == "user" else ():
+                try:
+                    context = json.loads(block)
+                except ValueError:
+                    continue
+                snapshot = context.get("snapshot") if isinstance(context, dict) else None
+                if isinstance(snapshot, dict):
+                    return snapshot
+        return {}
+
+    @cached_property
+    def results(self) -> list[Result]:
+        """What the calls since the message have given."""
+        calls: dict[str, tuple[str, dict[str, Any]]] = {}
+        found = []
+        for message in self.request.messages[self._at + 1 :]:
+            for call in message.tool_calls:
+                calls[call["id"]] = (call["name"], call["arguments"])
+            if message.role == "tool":
+                tool, arguments = calls.get(message.tool_call_id, (message.tool_name, {}))
+                found.append(_result(tool, arguments, message))
+        return found
+
+    @cached_property
+    def rounds(self) -> int:
+        """How many rounds of calls were made since the message."""
+        return sum(bool(message.tool_calls) for message in self.request.messages[self._at + 1 :])
+
+    @cached_property
+    def german(self) -> bool:
+        words = [word.lower() for word in _WORD.findall(self.text)[:200]]
+        hits = sum(word in _GERMAN for word in words)
+        return hits >= 2 or (hits == 1 and len(words) <= 3) or bool(re.search("[äöüß]", self.text.lower()) and hits)
+
+    @cached_property
+    def quoted(self) -> list[str]:
+        """What stands in quotes or backticks."""
+        return [next(filter(None, groups)).strip() for groups in _QUOTED.findall(self.text) if any(groups)]
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        return [int(number) for number in _NUMBER.findall(self.text)]
+
+    @cached_property
+    def terms(self) -> list[str]:
+        """The words that say what it is about, the most exact first."""
+        source = self.task if self.is_step else self.text
+        words = [word.strip(".:/-") for word in _WORD.findall(source)]
+        plain = [word for word in words if word.lower() not in _STOP and len(word) > 1]
+        exact = [word for word in plain if re.search(r"[._:/]", word) or _CAMEL.search(word)]
+        if not self.german:  # a capital inside a sentence is a name
+            exact += [word for word in plain if word[0].isupper() and not source.startswith(word)]
+        quoted = [text for text in self.quoted if len(text) <= 80 and not self._is_sentence(text)]
+        return list(dict.fromkeys([*quoted, *exact, *plain]))[:12]
+
+    @cached_property
+    def things(self) -> list[Thing]:
+        """All things that results and snapshot name, results first."""
+        sources = [result.value for result in self.results if result.success]
+        found: dict[str, Thing] = {}
+        for source in [*sources, self.snapshot]:
+            for thing in _things(source):
+                found.setdefault(thing.key, thing)
+        return list(found.values())
+
+    @cached_property
+    def named(self) -> list[Thing]:
+        """The things that the message names, the most exact match first."""
+        text = self.text.lower()
+        terms = {term.lower() for term in self.terms} | {text.lower() for text in self.quoted}
+        exact, close = [], []
+        for thing in self.things:
+            key, name = thing.key.lower(), thing.name.lower()
+            if key in terms or key.partition(":")[2] in terms or (len(key) > 3 and key in text):
+                exact.append(thing)
+            elif name in terms or re.split(r"[.:/]", key)[-1] in terms:
+                close.append(thing)
+        return exact + close
+
+    @staticmethod
+    def _is_sentence(text: str) -> bool:
+        return text.count(" ") >= 4
+
+
+def _split(text: str) -> tuple[str, list[str]]:
+    """A message's words, and the context blocks that it holds."""
+    words: list[str] = []
+    blocks: list[str] = []
+    at = 0
+    while True:
+        start = text.find(_OPENING, at)
+        end = text.find(_CLOSING, start) if start >= 0 else -1
+        if end < 0:
+            return "".join([*words, text[at:]]), blocks
+        words.append(text[at:start])
+        blocks.append(text[start + len(_OPENING) : end])
+        at = end + len(_CLOSING)
+
+
+def _task_index(messages: tuple[LLMMessage, ...]) -> int:
+    """Where the message stands that is being answered: the last of a person that no tool result goes right before."""
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role == "user" and (index == 0 or messages[index - 1].role != "tool"):
+            return index
+    return len(messages) - 1
+
+
+def _result(tool: str, arguments: dict[str, Any], message: LLMMessage) -> Result:
+    try:
+        envelope = json.loads(message.content)
+    except ValueError:
+        return Result(tool, arguments, not message.is_error, message.content, "")
+    if isinstance(envelope, dict) and "success" in envelope:
+        good = bool(envelope["success"]) and not message.is_error
+        return Result(tool, arguments, good, envelope.get("result"), str(envelope.get("error") or ""))
+    return Result(tool, arguments, not message.is_error, envelope, "")
+
+
+def _things(source: Any) -> Iterator[Thing]:
+    open_nodes, seen = [source], 0
+    while open_nodes and seen < _NODES:
+        node = open_nodes.pop(0)
+        seen += 1
+        if isinstance(node, dict):
+            key = next(
+                (node[name] for name in ("key", "path", "name", "id", "title") if _is_label(node.get(name))), None
+            )
+            if key is not None:
+                name = node.get("name") if isinstance(node.get("name"), str) else re.split(r"[.:/]", str(key))[-1]
+                yield Thing(str(key), str(name), node)
+            open_nodes.extend(value for value in node.values() if isinstance(value, dict | list))
+        elif isinstance(node, list):
+            open_nodes.extend(value for value in node[:200] if isinstance(value, dict | list))
+
+
+def _is_label(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 200
