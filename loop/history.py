@@ -142,7 +142,7 @@ def _answered(
         if not call_id or call_id in used:
             call_id, renamed = _free_id(f"call_{place}_{position}", used), True
         used.add(call_id)
-        calls.append(ToolCall(id=call_id, name=call["name"], arguments=_object(call["arguments"])))
+        calls.append(ToolCall(**{**call, "id": call_id, "arguments": _object(call["arguments"])}))
         answers.append(
             LLMMessage(
                 "tool",
