@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
@@ -13,7 +14,24 @@ from catalog import services
 from catalog.errors import CatalogError
 from catalog.models import ChangeOp, ChangeSet, Element, ElementNote, Relation, Repository, Scan
 from workspaces.models import User
+from workspaces.permissions import may
 from workspaces.readonly import ReadOnlyAdmin
+
+
+class ScopedReadOnlyAdmin(ReadOnlyAdmin):
+    """Shows the rows of the workspaces that a person belongs to; all of them with `view_all`.
+
+    Args:
+        workspace_path: lookup from a row to its workspace.
+    """
+
+    workspace_path = "workspace"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows = super().get_queryset(request)
+        if request.user.has_perm("capstan_workspaces.view_all"):
+            return rows
+        return rows.filter(**{f"{self.workspace_path}__memberships__user": request.user.pk})
 
 
 class OutgoingInline(admin.TabularInline[Relation, Element]):
@@ -29,7 +47,7 @@ class OutgoingInline(admin.TabularInline[Relation, Element]):
 
 
 @admin.register(Element)
-class ElementAdmin(ReadOnlyAdmin):
+class ElementAdmin(ScopedReadOnlyAdmin):
     list_display = ("key", "kind", "name", "repository", "workspace", "path", "line")
     list_filter = ("workspace", "repository", "kind")
     list_select_related = ("repository", "workspace")
@@ -39,14 +57,14 @@ class ElementAdmin(ReadOnlyAdmin):
 
 
 @admin.register(Repository)
-class RepositoryAdmin(ReadOnlyAdmin):
+class RepositoryAdmin(ScopedReadOnlyAdmin):
     list_display = ("label", "workspace", "revision", "created_at")
     list_filter = ("workspace",)
     list_select_related = ("workspace",)
 
 
 @admin.register(Scan)
-class ScanAdmin(ReadOnlyAdmin):
+class ScanAdmin(ScopedReadOnlyAdmin):
     list_display = ("id", "repository", "workspace", "files", "started_at", "ended_at", "correlation_id")
     list_filter = ("workspace", "repository")
     list_select_related = ("repository", "workspace")
@@ -54,7 +72,7 @@ class ScanAdmin(ReadOnlyAdmin):
 
 
 @admin.register(ElementNote)
-class ElementNoteAdmin(ReadOnlyAdmin):
+class ElementNoteAdmin(ScopedReadOnlyAdmin):
     list_display = ("key", "repository", "workspace", "author", "created_at")
     list_filter = ("workspace", "repository")
     list_select_related = ("repository", "workspace", "author")
@@ -62,7 +80,8 @@ class ElementNoteAdmin(ReadOnlyAdmin):
 
 
 @admin.register(ChangeOp)
-class ChangeOpAdmin(ReadOnlyAdmin):
+class ChangeOpAdmin(ScopedReadOnlyAdmin):
+    workspace_path = "change_set__workspace"
     list_display = ("change_set", "seq", "op", "key")
     list_filter = ("op",)
     list_select_related = ("change_set",)
@@ -71,7 +90,7 @@ class ChangeOpAdmin(ReadOnlyAdmin):
 
 
 @admin.register(ChangeSet)
-class ChangeSetAdmin(ReadOnlyAdmin):
+class ChangeSetAdmin(ScopedReadOnlyAdmin):
     list_display = (
         "id",
         "title",
@@ -89,18 +108,14 @@ class ChangeSetAdmin(ReadOnlyAdmin):
     search_fields = ("title", "correlation_id")
     actions = ("apply", "reject")
 
-    def has_decide_permission(self, request: HttpRequest) -> bool:
-        """Whether this person may apply or reject; asked by both actions."""
-        return request.user.has_perm("capstan_catalog.decide_changeset")
-
-    @admin.action(description="Apply selected change sets", permissions=["decide"])
+    @admin.action(description="Apply selected change sets")
     def apply(self, request: HttpRequest, chosen: QuerySet[ChangeSet]) -> None:
         def decide(row: ChangeSet, by: User) -> ChangeSet:
             return services.apply_changeset(change_set_id=row.pk, workspace=row.workspace, by=by, now=timezone.now())
 
         self._decide(request, chosen, decide)
 
-    @admin.action(description="Reject selected change sets", permissions=["decide"])
+    @admin.action(description="Reject selected change sets")
     def reject(self, request: HttpRequest, chosen: QuerySet[ChangeSet]) -> None:
         def decide(row: ChangeSet, by: User) -> ChangeSet:
             return services.reject_changeset(
@@ -114,6 +129,9 @@ class ChangeSetAdmin(ReadOnlyAdmin):
     ) -> None:
         assert isinstance(request.user, User)
         for row in chosen.select_related("workspace").order_by("pk"):
+            if not may(request.user, "capstan_catalog.decide_changeset", workspace=row.workspace):
+                self.message_user(request, f"{row}: deciding it needs the permission decide_changeset.", messages.ERROR)
+                continue
             try:
                 decided = decide(row, request.user)
             except CatalogError as exc:

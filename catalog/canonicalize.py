@@ -81,6 +81,8 @@ def decide(
     asked = containers(graph)
     verdicts = _still_valid(asked, known or {})
     batches = list(batched([c for c in asked if c.key not in verdicts]))
+    if batches:
+        progress(0, len(batches))
     for done, batch in enumerate(batches, start=1):
         verdicts.update(read_answer(agent.extract_candidates(snapshot_of(batch)), batch))
         progress(done, len(batches))

@@ -171,6 +171,7 @@ def test_progress_shows_on_a_terminal_only(tmp_path: Path, workspace: Workspace,
     assert "reading" not in quiet.stderr
     screen, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (24, 100))
+    argv.append("--ask-again")
     shown = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, stderr=terminal, text=True, timeout=WAIT_S)
     os.close(terminal)
     drawn = everything_on(screen)
