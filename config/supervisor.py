@@ -24,7 +24,7 @@ from config.processes import Program, spawn
 FIRST_PAUSE_S = 0.5  # before a child that ended is started again, doubling
 LONGEST_PAUSE_S = 30.0
 PROVEN_S = 30.0  # a child that ran this long is forgiven its earlier ends
-CHILDREN_STOP_S = 3.0  # what still runs after this is killed and recovered as a crash (design § 5)
+CHILDREN_STOP_S = 3.4  # workers hand back for 3 s; what still runs is killed and recovered as a crash (design § 5)
 STOP_S = 4.6  # for all; the servers get what the children left of it, to write their last page
 LONGEST_LINE = 1 << 20  # bytes; a longer one is cut in pieces
 STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
