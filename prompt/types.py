@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
 Mode = Literal["conversation", "workflow"]
 Tier = Literal["planning", "execution", "field"]
+ApprovalPolicy = Literal["never", "call", "turn", "conversation"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,7 @@ class AgentIdentity:
         model_tier: which tier answers.
         limits: how far one run may go.
         dual_exposure: False for a tiny domain that may read in chat (design § 5 "Exposure").
+        approvals: by tool, when a person is asked, in place of what the tool says (CAP-033).
     """
 
     name: str
@@ -55,3 +58,4 @@ class AgentIdentity:
     model_tier: Tier = "execution"
     limits: Limits = field(default_factory=Limits)
     dual_exposure: bool = True
+    approvals: Mapping[str, ApprovalPolicy] = field(default_factory=dict, hash=False)

@@ -75,11 +75,21 @@ def start_read(spec: ToolSpec, values: Mapping[str, Any], context: ToolContext) 
     return Pending(future=tool_threads.submit(read), spec=spec, started=time.monotonic())
 
 
-def start_outside(spec: ToolSpec, values: Mapping[str, Any], context: ToolContext) -> Pending:
-    """Start an external call, outside any transaction."""
+def start_outside(
+    spec: ToolSpec, values: Mapping[str, Any], context: ToolContext, *, probe_first: bool = False
+) -> Pending:
+    """Start an external call, outside any transaction.
+
+    Args:
+        probe_first: a crash cut the call off; run it only when the tool's probe says that it did not happen.
+    """
 
     def call() -> Any:
         try:
+            if probe_first and spec.probe is not None:
+                found = spec.probe(context, **values)
+                if found is not None:
+                    return storable(found)
             return storable(spec.signature.call(spec.fn, values, context))
         finally:
             close_connections()

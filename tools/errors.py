@@ -75,3 +75,21 @@ class UnitBroken(ToolsError):
     """A write tool touched what belongs to its unit: the transaction itself, or another database."""
 
     code = "tools.unit_broken"
+
+
+class ApprovalConflict(ToolsError):
+    """The approval was decided already, or its run has ended; the detail `status` says which."""
+
+    code = "approvals.conflict"
+
+
+class ApprovalForbidden(ToolsError):
+    """This user may not take this decision; the detail `reason` says why."""
+
+    code = "approvals.forbidden"
+
+
+class NoSuchResult(ToolsError):
+    """There is no such result in this conversation or plan."""
+
+    code = "tools.no_such_result"

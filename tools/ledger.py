@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from django.db import connection
+from django.db.models import Sum
 
-from events.models import EventRecord
-from events.types import EventName
-from tools.models import ExecutionStatus, ToolExecution
-from tools.types import Envelope, ToolContext, UnitOfWork
-
-__all__ = ["Body", "Entry", "EventName", "EventRecord", "record", "start"]
-
-Body = Callable[[UnitOfWork], Any]
+from tools.models import ExecutionStatus, StoredResult, ToolExecution
+from tools.results import SMALLEST_SHARE, cut, estimated_tokens, page_of, told
+from tools.settings import tool_settings
+from tools.types import Envelope, ToolContext
 
 _TABLE = ToolExecution._meta.db_table
 _INSERT = f"""
     INSERT INTO {_TABLE} (workspace_id, user_id, correlation_id, owner_kind, owner_id, conversation_id, plan_id,
         round, position, tool_name, effect, mode, idempotency_key, arguments, arguments_digest, status, result, error,
-        duration_ms, cached, scope_version, created_at, ended_at)
-    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s, %s::jsonb, %s, %s, %s, %s,
+        duration_ms, cached, scope_version, told_tokens, approval_id, created_at, ended_at)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s, %s::jsonb, %s, %s, %s, %s, %s, %s,
         clock_timestamp(), CASE WHEN %s THEN NULL ELSE clock_timestamp() END)
 """  # noqa: S608
 _COMPLETE = f"""
-    UPDATE {_TABLE} SET status = %s, result = %s::jsonb, error = %s, duration_ms = %s, ended_at = clock_timestamp()
+    UPDATE {_TABLE} SET status = %s, result = %s::jsonb, error = %s, duration_ms = %s, told_tokens = %s,
+        approval_id = %s, ended_at = clock_timestamp()
     WHERE owner_kind = %s AND owner_id = %s AND round = %s AND position = %s AND status IN ('started', 'unknown')
     RETURNING id
 """  # noqa: S608
+
+
+_STORE = f"INSERT INTO {StoredResult._meta.db_table} (execution_id, text, is_json) VALUES (%s, %s, %s)"  # noqa: S608
+BATCH_SMALL = 20  # a result under this part of a round's cap is given whole without adding up the round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ class Entry:
     duration_ms: int = 0
     cached: bool = False
     scope_version: int | None = None
+    approval_id: int | None = None
 
 
 def start(tool_name: str, effect: str, arguments: dict[str, Any], digest: str, context: ToolContext) -> None:
@@ -70,42 +72,50 @@ def start(tool_name: str, effect: str, arguments: dict[str, Any], digest: str, c
 
 def record(entry: Entry, context: ToolContext, *, started: bool) -> str:
     """Write a call's row, or complete the one that `start` wrote; the text the model reads."""
+    text = told(entry.tool_name, entry.envelope)
+    tokens = estimated_tokens(text)
+    share = _share(entry, context, tokens)
+    big = page_of(entry.envelope["result"]) if share < tokens and entry.envelope["success"] else None
     with connection.cursor() as cursor:
-        completed = False
+        row: tuple[int] | None = None
         if started:
             cursor.execute(
                 _COMPLETE,
                 [
                     entry.status,
-                    _json(entry.envelope["result"]),
+                    None if big else _json(entry.envelope["result"]),
                     entry.envelope["error"] or "",
                     entry.duration_ms,
+                    share,
+                    entry.approval_id,
                     context.owner_kind,
                     context.owner_id,
                     context.round,
                     context.position,
                 ],
             )
-            completed = cursor.fetchone() is not None
-        if not completed:
-            cursor.execute(_INSERT + " RETURNING id", _values(entry, context))
-    return told(entry.tool_name, entry.envelope)
+            row = cursor.fetchone()
+        if row is None:
+            cursor.execute(_INSERT + " RETURNING id", _values(entry, context, share=share, big=big is not None))
+            row = cursor.fetchone()
+        assert row is not None
+        if big is None:
+            return text
+        cursor.execute(_STORE, [row[0], big.text, big.is_json])
+    return cut(entry.tool_name, big, handle=str(row[0]), tokens=share)
 
 
-def told(tool_name: str, envelope: Envelope) -> str:
-    """What the model reads: JSON between marks that nothing inside it can close, so that output stays data."""
-    content = envelope["result"] if envelope["success"] else {"error": envelope["error"]}
-    mark = "" if envelope["success"] else ' error="true"'
-    safe_name = "".join(character for character in tool_name if character.isalnum() or character in "_-")[:64]
-    return f'<tool_result tool="{safe_name}"{mark}>\n{as_text(content)}\n</tool_result>'
+def _share(entry: Entry, context: ToolContext, tokens: int) -> int:
+    """How many tokens of the result the model is given: the cap of one result, within that of its round."""
+    limits = tool_settings()
+    share = min(tokens, limits.result_tokens)
+    if share <= limits.batch_tokens // BATCH_SMALL:
+        return share
+    used = ToolExecution.objects.of_round(context).aggregate(used=Sum("told_tokens"))["used"] or 0
+    return max(min(share, limits.batch_tokens - used), min(tokens, SMALLEST_SHARE))
 
 
-def as_text(value: Any) -> str:
-    """Compact JSON in which no closing tag can stand."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
-
-
-def _values(entry: Entry, context: ToolContext) -> list[Any]:
+def _values(entry: Entry, context: ToolContext, *, share: int = 0, big: bool = False) -> list[Any]:
     return [
         context.workspace.pk,
         context.user.pk,
@@ -123,11 +133,13 @@ def _values(entry: Entry, context: ToolContext) -> list[Any]:
         _json(entry.arguments),
         entry.digest,
         entry.status,
-        _json(entry.envelope["result"]),
+        None if big else _json(entry.envelope["result"]),
         entry.envelope["error"] or "",
         entry.duration_ms,
         entry.cached,
         entry.scope_version,
+        share,
+        entry.approval_id,
         entry.status == ExecutionStatus.STARTED,
     ]
 

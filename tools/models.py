@@ -38,14 +38,15 @@ class ExecutionStatus(models.TextChoices):
 
 
 class ToolExecutionQuerySet(ScopedQuerySet["ToolExecution"]):
-    def of_call(self, context: ToolContext) -> Self:
+    def of_call(self, place: ToolContext | Approval) -> Self:
         """The row of one call, by its identity."""
         return self.filter(
-            owner_kind=context.owner_kind,
-            owner_id=context.owner_id,
-            round=context.round,
-            position=context.position,
+            owner_kind=place.owner_kind, owner_id=place.owner_id, round=place.round, position=place.position
         )
+
+    def of_round(self, context: ToolContext) -> Self:
+        """The rows of one round so far."""
+        return self.filter(owner_kind=context.owner_kind, owner_id=context.owner_id, round=context.round)
 
     def settle(self, pk: int, *, happened: bool, result: Any, error: str) -> bool:
         """unknown -> succeeded | failed, as a person says; whether the arrow was taken."""

@@ -10,9 +10,10 @@ from typing import Any, Literal, TypeVar
 
 from django.utils.module_loading import autodiscover_modules
 
+from prompt.types import ApprovalPolicy
 from tools.errors import RegistryFrozen, ToolRegistrationError
 from tools.schema import function_schema
-from tools.types import ApprovalPolicy, Effect, ToolSpec
+from tools.types import Effect, ToolSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -236,10 +237,10 @@ def build_spec(declaration: Declaration) -> ToolSpec:
         raise refuse("only an external tool has a probe", "leave it out")
     if options["handoff"] and declaration.effect != "write":
         raise refuse("a handoff is a write", "effect='write'")
-    if options["destructive"] and options["approval"] == "never":
-        raise refuse("a destructive tool always waits for a person", "leave approval out")
-    if options["approval"] != "never":
-        raise refuse("nothing can wait for a person yet: approvals are not built", "leave destructive and approval out")
+    if options["destructive"] and (options["approval"] != "call" or declaration.effect == "read"):
+        raise refuse("a destructive tool writes, and waits for a person at every call", "leave approval out")
+    if options["approval"] not in ("never", "call", "turn", "conversation"):
+        raise refuse(f"there is no approval policy {options['approval']!r}", "one of never, call, turn, conversation")
     read = function_schema(declaration.fn, local_names=declaration.local_names)
     return ToolSpec(
         name=declaration.fn.__name__,

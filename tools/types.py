@@ -12,12 +12,11 @@ from uuid import UUID
 from events.models import EventRecord
 from events.ports import EventSink
 from events.types import EventName
-from prompt.types import AgentIdentity, Mode
+from prompt.types import AgentIdentity, ApprovalPolicy, Mode
 from workspaces.models import User, Workspace
 
 Effect = Literal["read", "write", "external"]
 OwnerKind = Literal["turn", "step", "call"]
-ApprovalPolicy = Literal["never", "call", "turn", "conversation"]
 
 
 class Envelope(TypedDict):

@@ -40,7 +40,9 @@ def test_cap_030_a_tool_is_its_function_with_its_declaration() -> None:
         ({"effect": "read", "timeout_s": 0}, "timeout_s"),
         ({"effect": "read", "handoff": True}, "a handoff is a write"),
         ({"effect": "read", "probe": print}, "only an external tool has a probe"),
-        ({"effect": "write", "permission": "a.b", "destructive": True, "approval": "never"}, "waits for a person"),
+        ({"effect": "write", "permission": "a.b", "destructive": True, "approval": "never"}, "at every call"),
+        ({"effect": "read", "destructive": True}, "a destructive tool writes"),
+        ({"effect": "read", "approval": "sometimes"}, "no approval policy 'sometimes'"),
     ],
 )
 def test_a_declaration_that_cannot_hold_stops_the_start(options: dict[str, Any], reason: str) -> None:

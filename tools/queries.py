@@ -1,0 +1,88 @@
+"""Reads: approvals and ledger rows, for those who may see them (design § 8 "Users see their own runs")."""
+
+from __future__ import annotations
+
+from django.db.models import Q, QuerySet
+
+from tools.approvals import DECIDE
+from tools.models import OWNER_KINDS, Approval, ToolCallRun, ToolExecution
+from workspaces.errors import NotVisible
+from workspaces.models import User, Workspace
+from workspaces.permissions import may
+
+VIEW_ALL = "capstan_workspaces.view_all"
+
+
+def workspaces_where(user: User, *permissions: str) -> list[int]:
+    """Keys of the user's workspaces in which he holds one of the permissions."""
+    return [
+        workspace.pk
+        for workspace in Workspace.objects.of(user)
+        if any(may(user, permission, workspace=workspace) for permission in permissions)
+    ]
+
+
+def approvals_for(user: User, *, status: str | None = None) -> QuerySet[Approval]:
+    """The approvals a user may see: those of his own runs, and all of the workspaces where he decides.
+
+    Args:
+        status: only those in this state.
+    """
+    rows = Approval.objects.visible_to(user).filter(
+        Q(requested_by=user) | Q(workspace__in=workspaces_where(user, DECIDE, VIEW_ALL))
+    )
+    return rows if status is None else rows.filter(status=status)
+
+
+def approval_for(user: User, approval_id: int) -> Approval:
+    """One approval.
+
+    Raises:
+        NotVisible: there is none, or it is not for this user.
+    """
+    found = approvals_for(user).filter(pk=approval_id).first()
+    if found is None:
+        raise NotVisible(approval=approval_id)
+    return found
+
+
+def pending_of(owner_kind: str, owner_id: int) -> list[Approval]:
+    """What a turn, step or call waits for, oldest first."""
+    return list(Approval.objects.of_owner(owner_kind, owner_id).pending().order_by("pk"))
+
+
+def is_waiting(owner_kind: str, owner_id: int) -> bool:
+    """Whether a call of this turn, step or call still waits for a person."""
+    return Approval.objects.of_owner(owner_kind, owner_id).pending().exists()
+
+
+def executions_for(user: User) -> QuerySet[ToolExecution]:
+    """The ledger rows a user may see: his own, those of runs he decides about, and all where he may view all."""
+    rows = ToolExecution.objects.visible_to(user)
+    decides = workspaces_where(user, DECIDE)
+    decided = Q(workspace__in=decides) & _asked_about(decides) if decides else Q(pk__in=())
+    return rows.filter(Q(user=user) | Q(workspace__in=workspaces_where(user, VIEW_ALL)) | decided)
+
+
+def _asked_about(workspaces: list[int]) -> Q:
+    asked = Approval.objects.filter(workspace__in=workspaces)
+    found = Q()
+    for kind in OWNER_KINDS:
+        found |= Q(owner_kind=kind, owner_id__in=asked.filter(owner_kind=kind).values("owner_id"))
+    return found
+
+
+def call_for(user: User, call_id: int) -> ToolCallRun:
+    """One call made at a door.
+
+    Raises:
+        NotVisible: there is none, or it is not for this user.
+    """
+    found = (
+        ToolCallRun.objects.visible_to(user)
+        .filter(Q(user=user) | Q(workspace__in=workspaces_where(user, DECIDE, VIEW_ALL)), pk=call_id)
+        .first()
+    )
+    if found is None:
+        raise NotVisible(call=call_id)
+    return found
