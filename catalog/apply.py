@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from django.db.models import F, Q
+from django.db.models import Q
 
 from catalog import queries
 from catalog.errors import StaleChangeSet
@@ -21,14 +21,13 @@ def write_ops(repository: Repository, ops: Sequence[ChangeOp], *, change_set: in
     A key that is both deleted and added is replaced where it stands, so that what points at it goes on doing so.
 
     Args:
-        repository: whose elements; its row is locked until the transaction ends, so applies come one by one.
+        repository: whose elements; the caller holds its row's lock, so applies come one by one.
         ops: all ops of one change set, in any order.
         change_set: its key, for errors.
 
     Raises:
         StaleChangeSet: an element is not what its op says it was, or would be left pointing at nothing.
     """
-    Repository.objects.filter(pk=repository.pk).update(revision=F("revision") + 1)
     before = {op.key: ElementState.from_json(op.before) for op in ops if op.before is not None}
     after = {op.key: ElementState.from_json(op.after) for op in ops if op.after is not None}
     _check_unchanged(repository, before, after, change_set)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from catalog.canonicalize import apply_verdicts, decide, refuse_empty
 from catalog.cleanup import CleanupRules, clean_up
-from catalog.errors import ParseFailed
-from catalog.gather import gather
+from catalog.errors import ParseFailed, SourceUnusable
+from catalog.gather import gather, label_of
 from catalog.ports import FieldAgent
 from catalog.prefilter import Prefiltered, PrefilterRules, prefilter
 from catalog.types import Failure, Gathered, Graph, Verdict
 
+LABEL_CHARS = 200
 Progress = Callable[[int, int], None]
 
 
@@ -82,12 +83,16 @@ def survey(
 
     Source: SC-02 steps 1 and 2.
     """
+    name = label or label_of(path)
+    if len(name) > LABEL_CHARS:
+        reason = f"a repository's name has at most {LABEL_CHARS} characters; give one with --label"
+        raise SourceUnusable(path=str(path), reason=reason)
     gathered = gather(path, exclude=exclude, progress=progress)
     filtered = prefilter(gathered, rules)
     if filtered.failures:
         raise ParseFailed(filtered.failures)
     refuse_empty(filtered.graph)
-    return Survey(label or gathered.label, gathered, filtered)
+    return Survey(name, gathered, filtered)
 
 
 def canonicalize(

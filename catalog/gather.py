@@ -15,7 +15,7 @@ from catalog.kinds import Resolver, kind_of
 from catalog.naming import ModuleName, name_modules
 from catalog.parse import Definition, ParsedFile, Unparsable, parse_file
 from catalog.types import Candidate, Edge, Failure, Gathered
-from catalog.walk import find_sources, read_source
+from catalog.walk import find_sources, printable, read_source
 
 
 def gather(
@@ -55,13 +55,20 @@ def gather(
     externals = sorted({target for _, target in pairs if target not in modules})
     candidates += [Candidate(key=f"external:{name}", kind="external", name=name, path="") for name in externals]
     return Gathered(
-        label=root_name,
         files=len(found.files),
         candidates=tuple(candidates),
         edges=tuple(sorted({*_import_edges(pairs, modules), *_inheritance(parsed, resolver)})),
         failures=tuple(sorted(failures)),
         skipped=found.skipped,
     )
+
+
+def label_of(path: str | Path) -> str:
+    """What a tree is called when nobody says: its dotted name for a package, else the folder's name as it was given."""
+    root = os.path.realpath(path)
+    if os.path.isfile(os.path.join(root, "__init__.py")):
+        return printable(_root_name(root))
+    return printable(os.path.basename(os.path.abspath(path)) or "root")
 
 
 def _root_name(root: str) -> str:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from django.db import transaction
+from django.db.models import F
 
 from catalog import queries
 from catalog.apply import write_ops
@@ -74,7 +75,8 @@ def propose_changes(
 
     Source: SC-02 step 5.
     """
-    repository, _ = Repository.objects.get_or_create(workspace=workspace, label=extraction.label)
+    found, _ = Repository.objects.get_or_create(workspace=workspace, label=extraction.label)
+    repository = Repository.objects.select_for_update().get(pk=found.pk)  # scans and applies of one come one by one
     scan = Scan.objects.create(
         workspace=workspace,
         repository=repository,
@@ -167,6 +169,7 @@ def apply_changeset(*, change_set_id: int, workspace: Workspace, by: User | None
     """
     with transaction.atomic():
         change_set = _open(change_set_id, workspace)
+        Repository.objects.filter(pk=change_set.repository_id).update(revision=F("revision") + 1)
         if not ChangeSet.objects.take_apply(change_set.pk, by=by, now=now):
             raise ChangeSetClosed(change_set=change_set_id)
         write_ops(change_set.repository, list(change_set.ops.all()), change_set=change_set.pk)
@@ -238,7 +241,7 @@ def _remember(repository: Repository, verdicts: Iterable[Verdict]) -> None:
             name=v.name,
             digest=v.digest,
         )
-        for v in verdicts
+        for v in sorted(verdicts, key=lambda v: v.key)
     ]
     CandidateVerdict.objects.bulk_create(
         rows,

@@ -72,7 +72,6 @@ class Gathered:
     """Everything a scan saw, in the order of path and line.
 
     Args:
-        label: the tree's name, from its folder.
         files: how many Python files were looked at.
         candidates: unfiltered; a key may occur more than once.
         edges: sorted, without repetition; a target may be a key that no candidate has.
@@ -80,7 +79,6 @@ class Gathered:
         skipped: symbolic links and special files, relative paths; never opened.
     """
 
-    label: str
     files: int
     candidates: tuple[Candidate, ...]
     edges: tuple[Edge, ...]

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from catalog.errors import SourceUnusable
-from catalog.gather import gather
+from catalog.gather import gather, label_of
 from catalog.imports import ast_imports, module_imports
 from catalog.naming import name_modules
 from catalog.parse import parse_file
@@ -79,8 +79,17 @@ def test_a_base_class_is_followed_through_a_re_export(tmp_path: Path) -> None:
 def test_a_folder_inside_a_package_keeps_its_full_name(tmp_path: Path) -> None:
     write_tree(tmp_path, SHOP)
     found = gather(tmp_path / "shop" / "management")
-    assert found.label == "shop.management"
+    assert label_of(tmp_path / "shop" / "management") == "shop.management"
     assert "module:shop.management.commands.sell" in by_key(found)
+
+
+def test_a_tree_is_called_what_its_path_says_and_a_package_what_python_says(tmp_path: Path) -> None:
+    write_tree(tmp_path / "releases" / "2026-11", SHOP)
+    (tmp_path / "current").symlink_to(tmp_path / "releases" / "2026-11")
+    (tmp_path / "link").symlink_to(tmp_path / "releases" / "2026-11" / "shop")
+    assert label_of(tmp_path / "current") == label_of(f"{tmp_path}/releases/../current/") == "current"
+    assert label_of(tmp_path / "link") == "shop"
+    assert label_of("/") == "root"
 
 
 def test_the_key_outlives_a_module_that_becomes_a_package(tmp_path: Path) -> None:

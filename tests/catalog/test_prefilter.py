@@ -81,7 +81,7 @@ def test_the_result_is_the_same_whatever_the_order(tmp_path: Path) -> None:
 
 def test_what_was_filtered_is_not_filtered_further(tmp_path: Path) -> None:
     first = prefilter(gather(write_tree(tmp_path, SHOP)))
-    again = prefilter(Gathered("shop", 1, first.graph.candidates, first.graph.edges, failures=()))
+    again = prefilter(Gathered(1, first.graph.candidates, first.graph.edges, failures=()))
     assert (again.graph, again.rejected) == (first.graph, {})
 
 
@@ -90,7 +90,7 @@ def test_a_cap_takes_the_last_definitions_and_says_so() -> None:
     candidates += [
         Candidate(f"function:m.f{n}", "function", f"f{n}", "m.py", n, n, parent="module:m") for n in range(2, 8)
     ]
-    gathered = Gathered("m", 1, tuple(candidates), (), ())
+    gathered = Gathered(1, tuple(candidates), (), ())
     capped = prefilter(gathered, PrefilterRules(max_per_module=3, max_candidates=3))
     assert [c.key for c in capped.graph.candidates] == ["module:m", "function:m.f2", "function:m.f3"]
     assert capped.rejected == {"over_cap": 1, "over_module_cap": 3}
@@ -98,7 +98,7 @@ def test_a_cap_takes_the_last_definitions_and_says_so() -> None:
 
 def test_a_broken_file_fails_the_run_only_outside_noise() -> None:
     broken = (Failure("shop/models.py", "syntax error", 3), Failure("tests/broken.py", "syntax error", 1))
-    found = prefilter(Gathered("shop", 2, (), (), broken))
+    found = prefilter(Gathered(2, (), (), broken))
     assert (found.failures, found.ignored) == ((broken[0],), (broken[1],))
 
 
