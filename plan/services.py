@@ -154,7 +154,8 @@ def from_template(
         adapt_permission=known.adapt_permission,
         created_at=now,
     )
-    plan.subject = subject
+    if subject is not None:
+        plan.subject = subject
     sink = Recorded()
     hold(plan, filled, events=sink)
     Stream.objects.append(stream.pk, sink.events, correlation_id=correlation_id)

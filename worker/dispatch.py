@@ -78,5 +78,8 @@ def _connection() -> Connection:
         **app_connection.transport_options,
         "socket_timeout": SEND_WITHIN_S,
         "socket_connect_timeout": SEND_WITHIN_S,
+        "max_retries": 1,  # of connecting; by default kombu sleeps between several tries
+        "interval_start": 0,
+        "interval_step": 0,
     }
     return Connection(app_connection.as_uri(include_password=True), transport_options=options)
