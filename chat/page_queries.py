@@ -1,7 +1,7 @@
 """What the pages show, read in a few queries and made ready to be drawn.
 
-A page says the stream's last id before it reads the rows: what happens meanwhile comes again as an event, and drawing an
-event twice changes nothing.
+A page reads the stream's last id before the rows: what happens meanwhile comes again as an event, and drawing an event
+twice changes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pages: sign-in, a new chat, a conversation, a plan. They show rows; everything that changes one goes through the API."""
+"""The pages: sign-in, a new chat, a conversation, a plan. They show rows; what changes one goes through the API."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from uuid import UUID
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.views import LoginView, LogoutView
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import render
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_GET
 
-from chat.page_queries import plan_views, pretty, last_event_id, label_of, transcript_view
+from chat.page_queries import label_of, last_event_id, plan_views, pretty, transcript_view
 from chat.queries import conversation_for, conversations_of
+from chat.templatetags.chat_pages import WORDS
 from factory.health import model_is_connected
 from plan.queries import visible_plan
 from tools.models import ToolExecution
@@ -61,7 +62,7 @@ def page(view: View) -> View:
 
 
 def _render(request: HttpRequest, template: str, context: dict[str, Any], *, status: int = 200) -> HttpResponse:
-    shared: dict[str, Any] = {"model_is_connected": model_is_connected()}
+    shared: dict[str, Any] = {"model_is_connected": model_is_connected(), "words": WORDS}
     if isinstance(request.user, User):
         shared["conversations"] = conversations_of(request.user)[:SIDEBAR]
     return render(request, template, {**shared, **context}, status=status)

@@ -1,0 +1,86 @@
+// Wires the page at hand: a new chat, a conversation, or a plan.
+
+import { call, newKey } from "./api.js";
+import { Composer } from "./composer.js";
+import { startSidebar, titled } from "./sidebar.js";
+import { Stream, showState } from "./stream.js";
+import { Thread } from "./thread.js";
+
+const pages = { home, conversation, plan };
+
+startSidebar();
+const root = document.querySelector("[data-page]");
+if (root) pages[root.dataset.page](root);
+
+function post(conversation, text, key) {
+  return call("POST", `/api/conversations/${conversation}/messages/`, { text }, { Prefer: "respond-async", "Idempotency-Key": key });
+}
+
+function home(root) {
+  const form = root.querySelector("[data-composer]");
+  if (!form) return;
+  const made = { text: null };
+  const composer = new Composer(form, {
+    onSend: async (text) => {
+      if (made.text !== text) Object.assign(made, { text, opened: newKey(), sent: newKey() }); // trying again is not sending twice
+      const workspace = form.elements.workspace?.value;
+      const opened = await call("POST", "/api/conversations/", workspace ? { workspace } : {}, { "Idempotency-Key": made.opened });
+      await post(opened.id, text, made.sent);
+      location.assign(`/c/${opened.id}/`);
+    },
+  });
+  root.addEventListener("click", (event) => {
+    const text = event.target.closest("[data-suggestion]")?.dataset.suggestion;
+    if (text) composer.fill(text);
+  });
+}
+
+function conversation(root) {
+  const id = root.dataset.conversation;
+  const form = document.querySelector("[data-composer]");
+  const end = keepAtEnd();
+  let composer = null;
+  const thread = new Thread(root, { onTurn: (turn) => composer?.answering(turn), onGrow: end.grown });
+  if (form) {
+    const sent = { text: null };
+    composer = new Composer(form, {
+      onSend: async (text) => {
+        if (sent.text !== text) Object.assign(sent, { text, key: newKey() });
+        const turn = await post(id, text, sent.key);
+        sent.text = null;
+        thread.ensureTurn(turn.turn_id, text);
+        end.jump();
+        const { title } = await call("GET", `/api/conversations/${id}/`);
+        titled(id, title);
+      },
+      onStop: (turn) => call("POST", `/api/turns/${turn}/cancel/`),
+    });
+    composer.answering(thread.openTurn());
+  }
+  follow(root, thread);
+  end.jump();
+}
+
+function plan(root) {
+  follow(root, new Thread(root));
+}
+
+function follow(root, thread) {
+  new Stream(root.dataset.stream, {
+    lastId: root.dataset.lastId,
+    onEvent: (name, data) => thread.apply(name, data),
+    onState: showState,
+  }).run();
+}
+
+// Stay at the end while the reader is there; offer the way back when not.
+function keepAtEnd() {
+  const scroll = document.querySelector("[data-scroll]");
+  const button = document.querySelector("[data-action=to-end]");
+  const near = () => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 80;
+  let pinned = true;
+  const jump = () => { pinned = true; scroll.scrollTop = scroll.scrollHeight; button.hidden = true; };
+  scroll.addEventListener("scroll", () => { pinned = near(); button.hidden = pinned; });
+  button.addEventListener("click", jump);
+  return { jump, grown: () => { if (pinned) jump(); else button.hidden = near(); } };
+}
