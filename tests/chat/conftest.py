@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -14,7 +14,10 @@ from chat.models import Conversation, Turn
 from chat.runner import run_turn
 from factory.agents import create_agent
 from llm.testing import ScriptedLLM
+from prompt.types import Limits
 from tests.support.runs import make_user, make_workspace
+from tools.executor import ToolExecutor
+from tools.registry import Registry
 from workspaces.models import User, Workspace
 
 
@@ -26,9 +29,16 @@ class Chat:
     workspace: Workspace
     conversation: Conversation
     llm: ScriptedLLM
+    tools: Registry | None = None
+    limits: Limits = field(default_factory=Limits)
 
     def agents(self, identity: str, *, mode: Any = "conversation") -> Any:
-        return create_agent(identity, llm=self.llm, mode=mode)
+        """The product's agent; with `tools`, the same on these tools alone."""
+        agent = create_agent(identity, llm=self.llm, mode=mode)
+        if self.tools is None:
+            return agent
+        who = replace(agent.identity, allowed_tools=self.tools.names(), limits=self.limits)
+        return replace(agent, identity=who, executor=ToolExecutor(self.tools, who, mode=mode))
 
     def send(self, text: str, **options: Any) -> Turn:
         return services.send_message(
@@ -50,10 +60,10 @@ class Chat:
 
 @pytest.fixture
 def chat(transactional_db: None) -> Callable[..., Chat]:
-    def make(*answers: Any, **columns: Any) -> Chat:
+    def make(*answers: Any, tools: Registry | None = None, limits: Limits | None = None, **columns: Any) -> Chat:
         user = make_user(is_superuser=True)
         workspace = make_workspace(user)
         conversation = services.create_conversation(user=user, workspace=workspace, now=timezone.now(), **columns)
-        return Chat(user, workspace, conversation, ScriptedLLM(answers))
+        return Chat(user, workspace, conversation, ScriptedLLM(answers), tools, limits or Limits())
 
     return make
