@@ -23,17 +23,18 @@ class Ended:
     code: int
     out: str
     error: str
+    remarks: str = ""
 
 
 def extract_elements(path: Path, workspace: Workspace, llm: ScriptedLLM, *args: str, **options: Any) -> Ended:
     """Run the command; `manage.py` turns a CommandError into this exit code."""
-    out = io.StringIO()
-    command = Command(stdout=out, stderr=io.StringIO(), agent=lambda owner: agent_of(llm, owner))
+    out, err = io.StringIO(), io.StringIO()
+    command = Command(stdout=out, stderr=err, agent=lambda owner: agent_of(llm, owner))
     try:
         call_command(command, str(path), *args, workspace=workspace.slug, **options)
     except CommandError as exc:
         return Ended(exc.returncode, out.getvalue(), str(exc))
-    return Ended(0, out.getvalue(), "")
+    return Ended(0, out.getvalue(), "", err.getvalue())
 
 
 def domain_rows(workspace: Workspace) -> dict[str, list[Any]]:
