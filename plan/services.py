@@ -15,6 +15,7 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Min, Sum
+from django.utils import timezone
 
 from events.models import EventRecord, Stream
 from events.ports import EventSink
@@ -27,6 +28,7 @@ from plan.templates import template
 from plan.types import MAX_RESULT, MAX_STEPS, MAX_SYNTHESIS, StepSpec
 from tools.ports import dispatcher
 from tools.runs import ClockTimestamp, RunStatus
+from tools.services import withdraw_approvals
 from tools.units import Arrow
 from workspaces.models import User, Workspace
 
@@ -327,15 +329,15 @@ def settle(*, plan_id: int, events: EventSink, slots: int) -> Settled:
 
 
 def failed(plan: ExecutionPlan, *, error: str, step: str, events: EventSink) -> Arrow:
-    """The arrow to `failed`, its event recorded and the unended steps skipped."""
-    PlanStep.objects.skip_rest(plan.pk)
+    """The arrow to `failed`, its event recorded, the unended steps skipped and their approvals withdrawn."""
+    _end_rest(plan.pk)
     events.record(EventName.PLAN_FAILED, plan_id=plan.pk, error=error, step=step)
     return Arrow(RunStatus.FAILED, {"error": f"step {step}: {error}" if step else error})
 
 
 def cancelled(plan: ExecutionPlan, *, events: EventSink) -> Arrow:
-    """The arrow to `cancelled`, its event recorded and the unended steps skipped."""
-    PlanStep.objects.skip_rest(plan.pk)
+    """The arrow to `cancelled`, its event recorded, the unended steps skipped and their approvals withdrawn."""
+    _end_rest(plan.pk)
     events.record(EventName.PLAN_CANCELLED, plan_id=plan.pk)
     return Arrow(RunStatus.CANCELLED)
 
@@ -348,6 +350,12 @@ def result_text(plan_id: int) -> str:
         return synthesis
     result = done.values_list("result_json", flat=True).first()
     return json.dumps(result, ensure_ascii=False)[:MAX_SYNTHESIS]
+
+
+def _end_rest(plan_id: int) -> None:
+    waiting = PlanStep.objects.filter(plan_id=plan_id, status=StepStatus.WAITING_APPROVAL)
+    withdraw_approvals(owner_kind="step", owner_ids=list(waiting.values_list("pk", flat=True)), now=timezone.now())
+    PlanStep.objects.skip_rest(plan_id)
 
 
 def _failure(plan: ExecutionPlan) -> tuple[str, str] | None:

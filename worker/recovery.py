@@ -15,6 +15,7 @@ from chat.models import Turn
 from plan import steering
 from plan.models import ExecutionPlan
 from tools.runs import LeasedRun
+from tools.services import expire_approvals
 from worker.dispatch import send
 
 logger = logging.getLogger(__name__)
@@ -35,10 +36,11 @@ def sweep(*, now: datetime) -> Swept:
     """Look once over all runs, turns and plans.
 
     Args:
-        now: aware UTC time, for log lines alone; the database's clock decides what is due.
+        now: aware UTC time, for approvals; the database's clock decides which run is due.
     """
     failed = steering.fail_spent_plans() + len(chat_runs.fail_spent_turns())
     cancelled = steering.cancel_orphan_plans() + len(chat_runs.cancel_orphan_turns())
+    expire_approvals(now)
     steering.wake_idle_plans()
     swept = Swept(sent=send_due(Turn) + send_due(ExecutionPlan), failed=failed, cancelled=cancelled)
     if swept != Swept():

@@ -1,0 +1,30 @@
+"""Who owns a run of kind `step`: its approvals change its plan through here (design § 3 "Reaching up")."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from plan import services, steering
+from plan.models import ExecutionPlan, PlanStep, StepStatus
+from tools.units import Intervention, intervention
+
+
+class StepOwner:
+    """Fills `tools.ports.RunOwner`."""
+
+    def locked(self, owner_id: int) -> AbstractContextManager[Intervention[ExecutionPlan]]:
+        """Open the change from outside of the step's plan.
+
+        Raises:
+            PlanStep.DoesNotExist: no such step.
+        """
+        return intervention(ExecutionPlan, PlanStep.objects.values_list("plan_id", flat=True).get(pk=owner_id))
+
+    def resume(self, change: Intervention[ExecutionPlan], owner_id: int) -> None:
+        """The step is pending again when it waited for a person; its plan goes back to the queue when it waited too."""
+        if not PlanStep.objects.approved(owner_id):
+            return
+        step = PlanStep.objects.get(pk=owner_id)
+        assert step.status == StepStatus.PENDING
+        services.record_step(step, events=change)
+        steering.wake_plan(step.plan_id)
