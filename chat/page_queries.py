@@ -76,6 +76,11 @@ class StepView:
     ended_at: datetime | None
     tools: Sequence[ToolView] = ()
 
+    @property
+    def took_ms(self) -> int | None:
+        """Milliseconds from its first start to its end; None while it has not ended."""
+        return _between_ms(self.started_at, self.ended_at)
+
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
@@ -99,6 +104,11 @@ class PlanView:
     def done(self) -> int:
         """Steps that have ended."""
         return sum(1 for step in self.steps if step.status in STEP_TERMINAL)
+
+    @property
+    def took_ms(self) -> int | None:
+        """Milliseconds from its first claim to its end; None while it has not ended."""
+        return _between_ms(self.started_at, self.ended_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +227,10 @@ def _tool_view(row: ToolExecution) -> ToolView:
         duration_ms=row.duration_ms,
         error=row.error,
     )
+
+
+def _between_ms(start: datetime | None, end: datetime | None) -> int | None:
+    return None if start is None or end is None else round((end - start).total_seconds() * 1_000)
 
 
 def label_of(tool_name: str) -> str:

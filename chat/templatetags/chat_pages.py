@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import re
 
 from django import template
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 
 register = template.Library()
 
@@ -31,9 +33,9 @@ def words(status: str) -> str:
 
 
 @register.filter
-def milliseconds(value: int | None) -> str:
+def milliseconds(value: object) -> str:
     """Milliseconds as people read them: `340 ms`, `2.1 s`, `3 min 05 s`."""
-    if value is None:
+    if not isinstance(value, int):
         return ""
     if value < 1_000:
         return f"{value} ms"
@@ -44,8 +46,11 @@ def milliseconds(value: int | None) -> str:
 
 
 @register.filter
-def until(started: datetime | None, ended: datetime | None) -> str:
-    """The time between two moments; empty while one of them is missing."""
-    if started is None or ended is None:
-        return ""
-    return milliseconds(round((ended - started).total_seconds() * 1_000))
+def inline_code(text: object) -> SafeString:
+    """One line of a model's text: `code` set as code, everything escaped."""
+    pieces = re.split(r"`([^`]+)`", str(text or ""))
+    return format_html_join("", "{}", ((_code(piece) if odd % 2 else piece,) for odd, piece in enumerate(pieces)))
+
+
+def _code(piece: str) -> SafeString:
+    return format_html("<code>{}</code>", piece)

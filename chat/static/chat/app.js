@@ -82,5 +82,12 @@ function keepAtEnd() {
   const jump = () => { pinned = true; scroll.scrollTop = scroll.scrollHeight; button.hidden = true; };
   scroll.addEventListener("scroll", () => { pinned = near(); button.hidden = pinned; });
   button.addEventListener("click", jump);
-  return { jump, grown: () => { if (pinned) jump(); else button.hidden = near(); } };
+  // A result is read from its top, also when it is longer than the window.
+  const showTop = (plan) => plan.querySelector("[data-slot=result]").scrollIntoView({ block: "start" });
+  const grown = (ended = null) => {
+    if (!pinned) button.hidden = near();
+    else if (ended && ended.querySelector("[data-slot=result]").offsetHeight > scroll.clientHeight - 120) showTop(ended);
+    else jump();
+  };
+  return { jump, grown };
 }

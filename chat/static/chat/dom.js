@@ -12,6 +12,16 @@ export function setText(element, text) {
   if (element.matches("p, .live")) element.hidden = !text;
 }
 
+// One line of a model's text: `code` set as code.
+export function setLine(element, text) {
+  element.replaceChildren(...String(text).split(/`([^`]+)`/).map((piece, odd) => {
+    if (odd % 2 === 0) return piece;
+    const code = document.createElement("code");
+    code.textContent = piece;
+    return code;
+  }));
+}
+
 // `html` was made safe by the server; nothing else is ever put in as HTML.
 export function setHtml(element, html) {
   element.innerHTML = html;

@@ -1,7 +1,7 @@
 // Draws events into the page. Drawing one twice changes nothing: the server's page may know it already.
 
 import { call } from "./api.js";
-import { announce, fromTemplate, setHtml, setText, slot } from "./dom.js";
+import { announce, fromTemplate, setHtml, setLine, setText, slot } from "./dom.js";
 import { elapsed, milliseconds, words } from "./format.js";
 import { LiveText } from "./live-text.js";
 
@@ -23,7 +23,7 @@ export class Thread {
 
   apply(name, data) {
     this[`on_${name}`]?.(data);
-    this.onGrow();
+    this.onGrow(name === "plan_completed" ? this.plan(data.plan_id) : null);
   }
 
   // -- turns
@@ -265,7 +265,7 @@ export class Thread {
     plan.dataset.plan = plan_id;
     slot(plan, "link").href = `/plans/${plan_id}/`;
     slot(plan, "number").textContent = plan_id;
-    slot(plan, "goal").textContent = goal;
+    setLine(slot(plan, "goal"), goal);
     for (const each of steps) this.addStep(plan, each);
     slot(turn, "plans").append(plan);
     this.count(plan);
@@ -277,7 +277,7 @@ export class Thread {
     step.dataset.step = key;
     step.dataset.run = run ?? "";
     step.dataset.status = status;
-    slot(step, "action").textContent = action;
+    setLine(slot(step, "action"), action);
     slot(step, "status").textContent = words(status);
     slot(plan, "steps").append(step);
     return step;
@@ -289,7 +289,7 @@ export class Thread {
     const step = this.step(data.plan_id, data.step) ?? this.addStep(plan, { ...data, key: data.step });
     if (data.run) step.dataset.run = data.run;
     step.dataset.status = data.status;
-    slot(step, "action").textContent = data.action;
+    setLine(slot(step, "action"), data.action);
     slot(step, "status").textContent = words(data.status);
     this.time(step, data);
     if (data.html) setHtml(slot(step, "synthesis"), data.html);
