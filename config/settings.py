@@ -172,5 +172,5 @@ globals().update(
 # Dotted paths that fill the lower rooms' ports (design § 3 "Reaching up").
 CAPSTAN_PORTS = {
     "Dispatcher": "worker.dispatch.CeleryDispatcher",
-    "RunOwner": {"turn": "chat.runs.TurnOwner", "step": "plan.runs.StepOwner"},
+    "RunOwner": {"turn": "chat.runs.TurnOwner", "step": "plan.runs.StepOwner", "call": "tools.doors.CallOwner"},
 }

@@ -14,6 +14,7 @@ from tools.errors import ApprovalConflict, ApprovalForbidden, InvalidArguments
 from tools.models import Approval, ApprovalStatus, Question, ToolExecution
 from tools.ports import run_owner
 from tools.queries import approval_for, is_waiting
+from tools.registry import Registry
 from tools.settings import tool_settings
 from tools.toolset import tools_of
 from tools.types import ToolSpec
@@ -37,6 +38,7 @@ def decide(
     note: str = "",
     arguments: Mapping[str, Any] | None = None,
     any_arguments: bool = False,
+    tools: Registry | None = None,
 ) -> Approval:
     """Approve or reject a call that waits; the run it holds up goes on when it was the last. One commit.
 
@@ -48,6 +50,7 @@ def decide(
         note: for the model and the record, up to 1,000 characters.
         arguments: run with these in place of the stored ones; validated again, both versions are kept.
         any_arguments: where the policy lets an approval stand for later calls: whatever their arguments are.
+        tools: what calls may name; None: the workspace's tools.
 
     Raises:
         NotVisible: no such approval for this user.
@@ -58,7 +61,7 @@ def decide(
     Source: CAP-033.
     """
     approval = approval_for(user, approval_id)
-    spec = tools_of(approval.workspace).get(approval.tool_name)
+    spec = (tools or tools_of(approval.workspace)).get(approval.tool_name)
     _check_may_decide(approval, user, spec, approves=decision == "approve")
     columns: dict[str, Any] = {}
     if decision == "approve" and approval.question == Question.RUN:

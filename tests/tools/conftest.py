@@ -26,7 +26,7 @@ def workspace(transactional_db: None) -> Workspace:
 @pytest.fixture
 def member(workspace: Workspace) -> User:
     """A member who may add and delete workspaces: the permissions that the tests' tools ask for."""
-    user = User.objects.create_user("mia", password="x")
+    user = User.objects.create_user("mia", password=None)
     Membership.objects.create(user=user, workspace=workspace)
     user.user_permissions.add(*Permission.objects.filter(codename__in=("add_workspace", "delete_workspace")))
     return User.objects.get(pk=user.pk)

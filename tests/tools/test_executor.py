@@ -374,10 +374,10 @@ def test_cap_032_the_guard_asks_the_calling_identity_again(context_of: MakeConte
 
 def test_permissions_are_read_when_the_call_is_checked(context_of: MakeContext, member: User) -> None:
     executor = executor_of(tools)
-    outsider = User.objects.create_superuser("root", password="x")
+    outsider = User.objects.create_superuser("root", password=None)
     assert executor.check(call_of("make", slug="x"), context_of(user=outsider)).kind == "blocked"
     assert executor.check(call_of("count"), context_of(user=outsider)).kind == "blocked"
-    plain = User.objects.create_user("plain", password="x")
+    plain = User.objects.create_user("plain", password=None)
     Membership.objects.create(user=plain, workspace=context_of().workspace)
     assert executor.check(call_of("count"), context_of(user=plain)).kind == "read"
     refused = executor.check(call_of("make", slug="x"), context_of(user=plain))
