@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
-from plan.errors import PlanInvalid
-from plan.models import ExecutionPlan
+from plan import adapting
+from plan.errors import NotAdaptable, PlanInvalid
+from plan.models import ExecutionPlan, PlanStep, StepKind
+from plan.queries import visible_plan
 from plan.services import create_plan as hold_plan
-from plan.types import StepSpec
+from plan.types import StepChange, StepSpec
 from tools.registry import tool
 from tools.types import ToolContext
 
@@ -79,3 +81,67 @@ def create_plan(context: ToolContext, goal: str, steps: list[PlanStepInput]) -> 
         known_tools=context.identity.allowed_tools,
     )
     return PlanHandle(plan_id=plan.pk, steps=len(steps))
+
+
+class PlanStepChange(TypedDict):
+    """One change of steps that have not begun.
+
+    Attributes:
+        op: what to do.
+        key: the step to insert, remove or update.
+        after: insert: the step it comes behind; leave it out for the front.
+        action: insert, update: what the step has to find out or do.
+        reads: insert, update: keys of earlier steps whose results it needs.
+        is_critical: insert, update: whether the plan fails with it.
+        keys: reorder: every pending step, in the new order.
+    """
+
+    op: Literal["insert", "remove", "update", "reorder"]
+    key: NotRequired[str]
+    after: NotRequired[str]
+    action: NotRequired[str]
+    reads: NotRequired[list[str]]
+    is_critical: NotRequired[bool]
+    keys: NotRequired[list[str]]
+
+
+class PlanShape(TypedDict):
+    plan_id: int
+    steps: list[str]
+
+
+@tool(effect="write", permission="capstan_plan.adapt_executionplan", label="Change a plan")
+def adapt_plan(context: ToolContext, changes: list[PlanStepChange], plan_id: int | None = None) -> PlanShape:
+    """Insert, remove, update or reorder steps of a running plan that have not begun; all of the changes, or none.
+
+    Args:
+        changes: applied in order.
+        plan_id: which plan; a planning step leaves it out and changes its own.
+    """
+    if context.step_id is not None:
+        kind = PlanStep.objects.values_list("kind", flat=True).get(pk=context.step_id)
+        if kind != StepKind.PLANNING or plan_id not in {None, context.plan_id}:
+            raise NotAdaptable(reason="only a planning step changes a plan, and only its own")
+        plan_id = context.plan_id
+    if plan_id is None:
+        raise PlanInvalid(problems=["plan_id: say which plan"])
+    plan = visible_plan(context.user, plan_id)
+    if plan.workspace_id != context.workspace.pk:
+        raise NotAdaptable(reason="the plan belongs to another workspace")
+    adapting.adapt_plan(
+        plan_id=plan.pk,
+        changes=[
+            StepChange(
+                op=one["op"],
+                key=one.get("key", ""),
+                after=one.get("after"),
+                fields={name: one[name] for name in ("action", "reads", "is_critical") if name in one},
+                keys=tuple(one.get("keys", ())),
+            )
+            for one in changes
+        ],
+        by=context.user,
+        by_step=context.step_id,
+        known_tools=None,
+    )
+    return PlanShape(plan_id=plan.pk, steps=list(PlanStep.objects.of(plan.pk).values_list("key", flat=True)))

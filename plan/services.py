@@ -6,7 +6,7 @@ What concerns steps runs while stream and plan are locked: in the closing of a u
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -178,18 +178,23 @@ def record_created(plan: ExecutionPlan, rows: Sequence[PlanStep], *, events: Eve
         plan_id=plan.pk,
         turn_id=plan.turn_id,
         goal=plan.goal,
-        steps=[
-            {
-                "run": f"step:{row.pk}",
-                "key": row.key,
-                "order": row.order,
-                "action": row.action,
-                "kind": row.kind,
-                "status": row.status,
-            }
-            for row in rows
-        ],
+        steps=step_lines(rows),
     )
+
+
+def step_lines(rows: Iterable[PlanStep]) -> list[dict[str, Any]]:
+    """Steps as an event lists them."""
+    return [
+        {
+            "run": f"step:{row.pk}",
+            "key": row.key,
+            "order": row.order,
+            "action": row.action,
+            "kind": row.kind,
+            "status": str(row.status),
+        }
+        for row in rows
+    ]
 
 
 def step_row(plan: ExecutionPlan, spec: StepSpec, order: int) -> PlanStep:

@@ -57,3 +57,22 @@ class PlanTemplate:
     requires: frozenset[str] = frozenset()
     adaptable: bool = False
     adapt_permission: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepChange:
+    """One change of a plan's pending steps (CAP-055).
+
+    Args:
+        op: `insert`, `remove`, `update` or `reorder`.
+        key: the step that is inserted, removed or updated.
+        after: insert: the step it comes behind; None: at the front of what is pending.
+        fields: insert and update: the step's columns by `StepSpec`'s names, `key` left out.
+        keys: reorder: every pending step, in the new order.
+    """
+
+    op: str
+    key: str = ""
+    after: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from plan.types import PlanTemplate, StepSpec
 from tests.support.plans import data_step, events_of, llm_step
 from tests.support.runs import make_conversation
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 def create(*steps: StepSpec, goal: str = "Look into it.", known_tools=frozenset({"search"})) -> ExecutionPlan:

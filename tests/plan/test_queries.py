@@ -10,7 +10,7 @@ from tests.support.plans import agents_on, hold_plan, llm_step, run_plan
 from tests.support.runs import make_user, make_workspace
 from workspaces.errors import NotVisible
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 def test_people_see_their_own_plans_and_with_view_all_their_workspaces():
@@ -32,6 +32,7 @@ def test_people_see_their_own_plans_and_with_view_all_their_workspaces():
     assert list(visible_plans(tom)) == []
 
 
+@pytest.mark.django_db(transaction=True)
 def test_a_plan_shows_its_steps_with_their_syntheses(scripted_llm, django_assert_num_queries):
     plan = hold_plan(llm_step("a"), llm_step("b", reads=()), llm_step("c", reads=("a", "b")))
     run_plan(plan, agents_on(scripted_llm("A.", "A.", "C.")))

@@ -17,7 +17,7 @@ from tests.support.runs import claim
 from tests.worker.test_runner import count_workspaces
 from tools.runs import MAX_ATTEMPTS, ClockTimestamp
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 def lose_the_owner(plan: ExecutionPlan) -> None:
@@ -59,6 +59,7 @@ def test_a_plan_whose_attempts_are_used_up_fails_with_the_reason():
     assert events_of(plan)[-1]["event"] == "plan_failed"
 
 
+@pytest.mark.django_db(transaction=True)
 def test_retry_goes_on_from_the_failed_step_with_its_journal(scripted_llm):
     llm = scripted_llm("One.", call("count_workspaces"), LLMBadRequest(), "Two.", "Three.")
     plan = hold_plan(llm_step("one"), llm_step("two"), llm_step("three"))
@@ -78,6 +79,7 @@ def test_retry_goes_on_from_the_failed_step_with_its_journal(scripted_llm):
     assert plan.status == "failed"  # what has ended never changes
 
 
+@pytest.mark.django_db(transaction=True)
 def test_only_a_plan_that_failed_or_was_cancelled_is_retried(scripted_llm):
     plan = hold_plan(llm_step("one"))
     with pytest.raises(PlanConflict):
@@ -87,6 +89,7 @@ def test_only_a_plan_that_failed_or_was_cancelled_is_retried(scripted_llm):
         steering.retry_plan(plan_id=plan.pk, by=plan.owner, now=timezone.now())
 
 
+@pytest.mark.django_db(transaction=True)
 def test_a_fork_from_scratch_leaves_the_journal_behind(scripted_llm):
     plan = hold_plan(llm_step("one"), llm_step("two"))
     run_plan(plan, agents_on(scripted_llm("One.", "Two.")))

@@ -18,7 +18,7 @@ from tests.support.runs import claim, make_plan
 from tools.runs import RunStatus
 from tools.units import unit
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 def step_of(plan: ExecutionPlan, key: str) -> PlanStep:
@@ -35,6 +35,7 @@ def ready(plan: ExecutionPlan) -> list[str]:
     return [PlanStep.objects.get(pk=pk).key for pk in PlanStep.objects.next_ready(plan.pk, limit=9)]
 
 
+@pytest.mark.django_db(transaction=True)
 def test_cap_052_a_plan_is_claimed_once_when_workers_race():
     plan = make_plan()
 
@@ -87,6 +88,7 @@ def test_what_has_ended_never_changes(status):
     assert step_of(plan, "a").status == status
 
 
+@pytest.mark.django_db(transaction=True)
 def test_two_units_that_end_the_last_read_steps_start_their_reader_once():
     plan = hold_plan(data_step("a", "t"), data_step("b", "t", reads=()), data_step("c", "t", reads=("a", "b")))
     run = claim(plan)
@@ -130,6 +132,7 @@ def test_prf_sc01_06_a_mechanical_executor_fails_the_synthesis_gate(said):
         PlanStep.objects.filter(pk=step.pk).update(status="completed")
 
 
+@pytest.mark.django_db(transaction=True)
 def test_every_end_is_told_in_the_transaction_that_makes_it():
     plan = hold_plan(data_step("a", "t"), data_step("b", "t"))
     run = claim(plan)
@@ -147,6 +150,7 @@ def test_every_end_is_told_in_the_transaction_that_makes_it():
     assert events_of(plan)[-1] == {"event": "plan_failed", "plan_id": plan.pk, "error": "no", "step": "a"}
 
 
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     ("limit", "says"),
     [({"deadline": "2020-01-01T00:00Z"}, "deadline"), ({"budget_tokens": 0}, "budget of 0 tokens")],
