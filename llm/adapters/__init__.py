@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from llm.settings import LLMSettings
 
 _ADAPTERS = {
+    "anthropic": ("llm.adapters.anthropic", "AnthropicLLM"),
     "demo": ("llm.adapters.demo", "DemoLLM"),
+    "ollama": ("llm.adapters.ollama", "OllamaLLM"),
     "openai_chat": ("llm.adapters.openai_chat", "OpenAIChatLLM"),
+    "openai_responses": ("llm.adapters.openai_responses", "OpenAIResponsesLLM"),
 }
 
 

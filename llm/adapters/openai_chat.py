@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from llm.adapters import openai_client
 from llm.adapters.base import AsyncAdapter
 from llm.adapters.chat_answer import ChatAnswer
-from llm.adapters.wire import history, reusable, system_text
+from llm.adapters.wire import effort, history, reusable, system_text
 from llm.errors import LLMError, MalformedResponse
 from llm.types import End, LLMMessage, ModelEvent, ModelRequest, ToolSchema
 
@@ -100,7 +100,7 @@ class OpenAIChatLLM(AsyncAdapter):
             if request.tool_choice != "auto":
                 body["tool_choice"] = request.tool_choice
         if request.thinking_tokens:
-            body["reasoning_effort"] = openai_client.effort(request.thinking_tokens)
+            body["reasoning_effort"] = effort(request.thinking_tokens)
         if request.response_schema is not None:
             schema = dict(request.response_schema)
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}

@@ -83,10 +83,3 @@ def timeout(settings: LLMSettings, deadline_s: float, *, stream: bool) -> httpx2
     """A stream may be silent for the read timeout, a whole answer for all of its deadline."""
     read = settings.read_timeout_s if stream else deadline_s
     return httpx2.Timeout(read, connect=settings.connect_timeout_s, pool=deadline_s)
-
-
-def effort(thinking_tokens: int) -> str:
-    """A reasoning budget as the wire's effort."""
-    if thinking_tokens <= 2000:
-        return "low"
-    return "medium" if thinking_tokens <= 8000 else "high"

@@ -126,6 +126,13 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
     return wait if wait > 0 else None
 
 
+def effort(thinking_tokens: int) -> str:
+    """A reasoning budget in tokens as the effort that newer models take."""
+    if thinking_tokens <= 2000:
+        return "low"
+    return "medium" if thinking_tokens < 8000 else "high"
+
+
 def redact(text: str, key: str) -> str:
     """`text` without the key."""
     return text.replace(key, "***") if len(key) >= 4 else text
