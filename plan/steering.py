@@ -13,13 +13,14 @@ from django.db import transaction
 from events.models import Stream
 from observability.correlation import new_correlation_id
 from plan import services
-from plan.errors import PlanConflict
+from plan.errors import OutcomeInvalid, PlanConflict
 from plan.models import STEP_TERMINAL, ExecutionPlan, PlanStep, StepMessage, StepStatus
 from tools.ports import dispatcher
 from tools.runs import MAX_ATTEMPTS, TERMINAL, RunStatus
 from tools.units import Intervention, intervention
 from workspaces.models import User
 
+OUTCOME_TEXT = 4_000  # characters
 SPENT = f"given up after {MAX_ATTEMPTS} attempts in a row that came to nothing; its worker died each time"
 
 
@@ -110,6 +111,42 @@ def fork_plan(
     Stream.objects.append(new.stream_id, sink.events, correlation_id=new.correlation_id)
     dispatcher().dispatch_after_commit(new)
     return new
+
+
+def assess_step(
+    *, plan_id: int, key: str, by: User, satisfaction: int | None, assessment: str = "", suggestion: str = ""
+) -> PlanStep:
+    """Keep what a person thinks of a step that has ended; the latest word stays (CAP-080).
+
+    Args:
+        by: who says so; the caller has checked that he may see the plan.
+        satisfaction: 1 (bad) to 5 (good); None: not said.
+        assessment, suggestion: up to 4,000 characters each.
+
+    Raises:
+        OutcomeInvalid: nothing was said, or not within these limits.
+        PlanConflict: the plan has no such step, or it has not ended.
+    """
+    too_long = max(len(assessment), len(suggestion)) > OUTCOME_TEXT
+    if too_long or (satisfaction is not None and not 1 <= satisfaction <= 5):
+        raise OutcomeInvalid(problem=f"satisfaction is 1 to 5, texts at most {OUTCOME_TEXT} characters")
+    if satisfaction is None and not assessment.strip() and not suggestion.strip():
+        raise OutcomeInvalid(problem="say something: satisfaction, assessment or suggestion")
+    with intervention(ExecutionPlan, plan_id) as change:
+        assessed = (
+            PlanStep.objects.of(plan_id)
+            .filter(key=key, status__in=STEP_TERMINAL)
+            .update(
+                outcome_satisfaction=satisfaction,
+                outcome_assessment=assessment.strip(),
+                improvement_suggestion=suggestion.strip(),
+            )
+        )
+        if not assessed:
+            raise PlanConflict(plan=plan_id, step=key, status=change.run.status)
+        step = PlanStep.objects.get(plan_id=plan_id, key=key)
+        services.record_step(step, events=change, satisfaction=satisfaction, assessed_by=by.pk)
+    return step
 
 
 def fail_spent_plans() -> int:

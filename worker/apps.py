@@ -5,3 +5,6 @@ class WorkerConfig(AppConfig):
     name = "worker"
     label = "capstan_worker"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from worker import checks  # noqa: F401  the system checks

@@ -10,7 +10,7 @@ from django.utils import timezone
 from llm.errors import LLMBadRequest
 from llm.testing import call
 from plan import steering
-from plan.errors import PlanConflict
+from plan.errors import OutcomeInvalid, PlanConflict
 from plan.models import ExecutionPlan, PlanStep, StepMessage
 from tests.support.plans import agents_on, events_of, hold_plan, llm_step, run_plan, statuses
 from tests.support.runs import claim
@@ -107,3 +107,17 @@ def test_a_plan_that_waits_for_nothing_is_woken(status):
     plan.refresh_from_db()
     assert (plan.status, plan.not_before) == ("pending", None)
     assert steering.wake_idle_plans() == 0
+
+
+def test_people_assess_steps_that_have_ended():
+    plan = hold_plan(llm_step("a"), llm_step("b"))
+    PlanStep.objects.filter(key="a").update(status="completed", llm_synthesis="said")
+    steering.assess_step(plan_id=plan.pk, key="a", by=plan.owner, satisfaction=2, suggestion="Name the files.")
+    step = PlanStep.objects.get(key="a")
+    assert (step.outcome_satisfaction, step.improvement_suggestion) == (2, "Name the files.")
+    assert events_of(plan)[-1]["assessed_by"] == plan.owner_id
+    with pytest.raises(PlanConflict):
+        steering.assess_step(plan_id=plan.pk, key="b", by=plan.owner, satisfaction=2)
+    for wrong in ({"satisfaction": 6}, {"satisfaction": None}, {"satisfaction": 3, "assessment": "x" * 4_001}):
+        with pytest.raises(OutcomeInvalid):
+            steering.assess_step(plan_id=plan.pk, key="a", by=plan.owner, **wrong)

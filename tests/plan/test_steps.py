@@ -117,8 +117,7 @@ def test_two_units_that_end_the_last_read_steps_start_their_reader_once():
 
 
 @pytest.mark.parametrize("said", [None, "", "something else"], ids=["no round", "empty", "another text"])
-@pytest.mark.agent_proof
-def test_prf_sc01_06_a_mechanical_executor_fails_the_synthesis_gate(said):
+def test_cap_054_a_synthesis_comes_from_a_round_of_the_step(said):
     """A synthesis that no model round of the step produced does not pass; the row refuses an empty one (CAP-054)."""
     plan = hold_plan(llm_step("a"))
     step = step_of(plan, "a")
