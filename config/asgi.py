@@ -4,11 +4,13 @@ import os
 from typing import cast
 
 from django.core.asgi import get_asgi_application
+from django.core.management.base import BaseCommand
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 os.environ.setdefault("DATABASE_POOL_SIZE", "20")  # threads come and go with requests; their connections are pooled
 
 django_application = get_asgi_application()
+BaseCommand().check()  # a missing key stops this process too
 
 from chat.streams import stream_gate  # noqa: E402  after the apps are loaded
 from streaming.sse import ASGIApp, StreamApp  # noqa: E402

@@ -240,6 +240,7 @@ class Valkey:
             environment=_clean(),
             cwd=Path("/"),
             account=self.layout.account,
+            not_shown=("Memory overcommit must be enabled",),  # it forks for nothing but its log's rewrite
         )
 
     def answer(self) -> None:

@@ -35,6 +35,7 @@ class Program:
     stop_signal: signal.Signals = signal.SIGTERM
     death_signal: signal.Signals = signal.SIGKILL  # what the kernel sends when the parent dies
     account: Account | None = None  # None: ours
+    not_shown: tuple[str, ...] = ()  # lines of its output that contain one of these are left out
 
 
 def spawn(program: Program, *, output: int | IO[Any], keep: Sequence[int] = ()) -> subprocess.Popen[bytes]:

@@ -187,7 +187,9 @@ class Supervisor:
         if child.unfinished_line and (not data or len(child.unfinished_line) > LONGEST_LINE):
             lines, child.unfinished_line = [*lines, child.unfinished_line], b""
         for line in lines:
-            self.say(line.decode(errors="replace").rstrip("\r"), name=child.program.name)
+            text = line.decode(errors="replace").rstrip("\r")
+            if not any(part in text for part in child.program.not_shown):
+                self.say(text, name=child.program.name)
 
     def _stop_all(self) -> None:
         for child in self.children:

@@ -44,6 +44,14 @@ def test_only_the_database_down_is_503(
             assert answer.status == 200
 
 
+def test_a_missing_key_stops_a_web_process_and_is_named(processes: Processes):
+    with OpenAILoopback() as model:
+        keyless = {**model.environment(), "OPENAI_API_KEY": "", "OPENAI_BASE_URL": ""}
+        web = processes.start("web", ("-m", "uvicorn", "config.asgi:application", "--port", "0"), keyless)
+        assert web.wait(30) != 0
+    assert "OPENAI_API_KEY: " in web.output
+
+
 def test_a_probe_needs_no_allowed_host(processes: Processes):
     _, base = processes.web(environment={"ALLOWED_HOSTS": "capstan.example"})
     with urllib.request.urlopen(f"{base}/health/live", timeout=10) as answer:
