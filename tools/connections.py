@@ -24,6 +24,10 @@ from tools.errors import ToolTimeout, UnitBroken
 
 _limits = threading.local()
 _CONTROL = re.compile(r"\s*(BEGIN|START|COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+TO\b))\b", re.IGNORECASE)
+_BROKEN = (
+    "the tool marked the run's transaction for rollback, closed its connection, or caught a database error without"
+    " a savepoint (atomic()) of its own"
+)
 _LIMIT = """
     WITH old AS MATERIALIZED (
         SELECT current_setting('statement_timeout') AS statement, current_setting('lock_timeout') AS locks)
@@ -96,7 +100,7 @@ def inside_savepoint(timeout_s: float, *, read_only: bool) -> Iterator[None]:
                 watches.enter_context(connections[alias].execute_wrapper(_refuse_other_database))
         yield
     if connection.needs_rollback or connection.closed_in_transaction:
-        raise UnitBroken(reason="the tool marked the run's transaction for rollback, or closed its connection")
+        raise UnitBroken(reason=_BROKEN)
     if not read_only:
         connection.check_constraints()
     with connection.cursor() as cursor:

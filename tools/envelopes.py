@@ -9,7 +9,7 @@ from typing import Any
 from django.db import DatabaseError, OperationalError
 from psycopg import errors as pg
 
-from tools.errors import InvalidArguments, NotStorable, ToolTimeout
+from tools.errors import InvalidArguments, NotStorable, ToolTimeout, UnitBroken
 from tools.types import Envelope
 from tools.values import clean_text
 from workspaces.errors import CapstanError
@@ -63,6 +63,8 @@ def described(exc: BaseException, *, timeout_s: float) -> str:
         return exc.problems
     if isinstance(exc, NotStorable):
         return f"the tool's {exc.text}"
+    if isinstance(exc, UnitBroken):
+        return f"the tool's writes were undone: {exc.details['reason']}"
     if isinstance(exc, CapstanError):
         return str(exc)
     if isinstance(exc, OperationalError) and isinstance(exc.__cause__, pg.LockNotAvailable):
