@@ -33,7 +33,7 @@ def _problems() -> Iterator[CheckMessage]:
     if of("WORKER_PREFETCH_MULTIPLIER") != 1:
         yield error(
             2,
-            f"CELERY_WORKER_PREFETCH_MULTIPLIER is {of('WORKER_PREFETCH_MULTIPLIER')}: runs would wait for a busy worker.",
+            f"CELERY_WORKER_PREFETCH_MULTIPLIER is {of('WORKER_PREFETCH_MULTIPLIER')}: runs wait for a busy one.",
             "Set it to 1.",
         )
     least = 2 * (SLICE_S + LONGEST_CALL_S)
