@@ -11,6 +11,7 @@ from typing import Any
 
 from llm.types import LLMMessage, ModelRequest
 
+_MARKED = re.compile(r"<tool_result [^>]*>\n(?P<inside>.*)\n</tool_result>", re.S)
 _OPENING, _CLOSING = "<context>", "</context>"
 _EARLIER = re.compile(r"\n*Earlier steps:\n(.*)", re.S)
 _QUOTED = re.compile(
@@ -224,10 +225,14 @@ def _task_index(messages: tuple[LLMMessage, ...]) -> int:
 
 
 def _result(tool: str, arguments: dict[str, Any], message: LLMMessage) -> Result:
+    marked = _MARKED.match(message.content)
+    content = marked["inside"] if marked else message.content
     try:
-        envelope = json.loads(message.content)
+        envelope = json.loads(content)
     except ValueError:
-        return Result(tool, arguments, not message.is_error, message.content, "")
+        return Result(tool, arguments, not message.is_error, content, content if message.is_error else "")
+    if message.is_error and isinstance(envelope, dict) and set(envelope) == {"error"}:
+        return Result(tool, arguments, False, None, str(envelope["error"]))
     if isinstance(envelope, dict) and "success" in envelope:
         good = bool(envelope["success"]) and not message.is_error
         return Result(tool, arguments, good, envelope.get("result"), str(envelope.get("error") or ""))

@@ -338,3 +338,17 @@ def test_it_is_a_port_and_says_that_it_is_no_model():
     assert isinstance(LLM, BaseLLM)
     assert (LLM.provider, LLM.models()) == ("demo", ["demo"])
     assert "no model" in LLM.call(ModelRequest(messages=(LLMMessage("user", "hi"),))).content
+
+
+def test_results_between_the_executors_marks_are_read():
+    found = '<tool_result tool="search_elements">\n{"elements":[{"key":"class:a.B","name":"B"}]}\n</tool_result>'
+    request = ModelRequest(
+        messages=(
+            LLMMessage(role="user", content="Where is B defined?"),
+            LLMMessage(role="assistant", tool_calls=({"id": "1", "name": "search_elements", "arguments": {}},)),
+            LLMMessage(role="tool", content=found, tool_call_id="1", tool_name="search_elements"),
+        )
+    )
+    answer = LLM.call(request).content
+    assert "class:a.B" in answer
+    assert "tool_result" not in answer
