@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import Field
 
 from catalog import queries, services
-from catalog.errors import InvalidProposal
 from catalog.models import Element
 from catalog.types import Kind
 from tools.registry import tool
@@ -34,10 +33,10 @@ class ElementLine(TypedDict):
 def search_elements(
     context: ToolContext, query: str, kind: Kind | None = None, repository: str = "", limit: Limit = 20
 ) -> dict[str, Any]:
-    """Find architecture elements whose name, key or summary holds every word of the query, the closest first.
+    """Find architecture elements whose name, key or summary holds the words of the query, the closest first.
 
     Args:
-        query: one or more words, such as "auth" or "password reset"; not a sentence.
+        query: one or more words, such as "auth" or "password reset"; elements that hold all of them, or else any.
         kind: only elements of this kind.
         repository: only this repository, by its label.
         limit: how many at most, 1 to 50.
@@ -140,14 +139,12 @@ def propose_changeset(
         remove: keys of elements to take out, each with all that it contains.
         repository: the repository's label; only needed when several hold a key.
     """
-    if not 0 < len(title.strip()) <= 200:
-        raise InvalidProposal(reason="a title has 1 to 200 characters")
     edits = [services.Edit(op="rename", key=key, name=name) for key, name in (rename or {}).items()]
     edits += [services.Edit(op="remove", key=key) for key in remove or []]
     change_set = services.propose_edits(
         workspace=context.workspace,
         edits=edits,
-        title=title.strip(),
+        title=title,
         reason=reason,
         correlation_id=context.correlation_id,
         created_by=context.user,

@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Any, cast, get_args
 
 from catalog.errors import CanonicalizeError, EmptyExtraction
-from catalog.parse import storable
+from catalog.parse import one_line
 from catalog.ports import FieldAgent
 from catalog.prompts import payload_of, snapshot_of
-from catalog.types import Candidate, Edge, Graph, Verdict, VerdictName, digest_of
+from catalog.types import Candidate, Edge, Graph, Verdict, VerdictName
+from tools.values import digest
 
 BATCH_TOKENS = 6_000
 BATCH_CANDIDATES = 80  # the answer must fit the field tier's 8,000 output tokens (CAP-122)
@@ -50,7 +51,7 @@ def refuse_empty(graph: Graph) -> None:
 
 def candidate_digest(candidate: Candidate) -> str:
     """Of what the model is shown; a verdict holds as long as this does."""
-    return digest_of(payload_of(candidate))
+    return digest(payload_of(candidate))
 
 
 def decide(
@@ -135,7 +136,7 @@ def read_answer(items: Sequence[Mapping[str, Any]], batch: Sequence[Candidate]) 
             key=key,
             verdict=verdict,
             into=item["into"] if verdict == "merge" else "",
-            name=storable(item["name"]) if verdict == "rename" else "",
+            name=one_line(item["name"]) if verdict == "rename" else "",
             digest=candidate_digest(by_key[key]),
         )
     problems += [f"no verdict for {key}" for key in by_key if key not in verdicts and not _mentioned(key, items)]
@@ -163,7 +164,7 @@ def _problem(item: Mapping[str, Any], by_key: Mapping[str, Candidate], seen: Map
         return f"merge of {key} needs another candidate's key in `into`"
     if verdict == "rename":
         name = item.get("name")
-        if not isinstance(name, str) or not 0 < len(storable(name)) <= NAME_CHARS:
+        if not isinstance(name, str) or not 0 < len(one_line(name)) <= NAME_CHARS:
             return f"rename of {key} needs a `name` of 1 to {NAME_CHARS} characters"
     return ""
 

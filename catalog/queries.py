@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add, and_, or_
 
-from django.db.models import Case, Count, IntegerField, Q, QuerySet, Value, When
+from django.db.models import Case, Count, ExpressionWrapper, IntegerField, Q, QuerySet, Value, When
+from django.db.models.expressions import Combinable
+from django.db.models.functions import Length
 
 from catalog.errors import AmbiguousElement, UnknownElement
 from catalog.models import CandidateVerdict, ChangeSet, Element, ElementNote, Relation, RelationKind, Repository
 from catalog.types import ElementState, Verdict
+from tools.values import clean_text
 from workspaces.models import Workspace
+
+MAX_WORDS = 12
 
 
 def known_verdicts(workspace: Workspace, label: str) -> dict[str, Verdict]:
@@ -63,38 +70,40 @@ def states(repository: Repository, keys: Collection[str] | None = None) -> dict[
 
 
 def search(workspace: Workspace, query: str, *, kind: str = "", repository: str = "", limit: int = 20) -> list[Element]:
-    """Elements whose name, key or summary holds every word of `query`, the closest first.
+    """Elements whose name, key or summary holds every word of `query`, or else any of them; the closest first.
 
     Args:
         workspace: only its elements.
-        query: words; none finds everything, in key order.
+        query: words, of which the first 12 count; none finds everything, in key order.
         kind: one of `catalog.types.KINDS`, or empty.
         repository: a repository's label, or empty.
         limit: how many at most.
     """
-    found = Element.objects.for_workspace(workspace).select_related("repository")
+    scope = Element.objects.for_workspace(workspace).select_related("repository")
     if kind:
-        found = found.filter(kind=kind)
+        scope = scope.filter(kind=kind)
     if repository:
-        found = found.filter(repository__label=repository)
-    words = query.split()
-    for word in words:
-        found = found.filter(Q(key__icontains=word) | Q(name__icontains=word) | Q(summary__icontains=word))
-    closeness = [_rank(words).asc()] if words else []
-    return list(found.order_by(*closeness, "key", "repository_id")[:limit])
+        scope = scope.filter(repository__label=repository)
+    words = list(dict.fromkeys(clean_text(query).lower().split()))[:MAX_WORDS]
+    if not words:
+        return list(scope.order_by("key", "repository_id")[:limit])
+    holds = [Q(key__icontains=word) | Q(name__icontains=word) | Q(summary__icontains=word) for word in words]
+    distance = ExpressionWrapper(reduce(add, map(_distance, words)), output_field=IntegerField())
+    ordered = scope.order_by(distance, Length("key"), "key", "repository_id")
+    return list(ordered.filter(reduce(and_, holds))[:limit]) or list(ordered.filter(reduce(or_, holds))[:limit])
 
 
-def _rank(words: Iterable[str]) -> Case:
-    """The smaller, the closer; of equal names a container comes first."""
-    word = max(words, key=len)
+def _distance(word: str) -> Combinable:
+    """How far an element is from one word; of equal names a container comes first."""
     container = Q(kind__in=("package", "module", "model", "app"))
     return Case(
         When(Q(name__iexact=word) & container, then=Value(0)),
         When(name__iexact=word, then=Value(1)),
         When(key__iendswith=f".{word}", then=Value(2)),
         When(name__icontains=word, then=Value(3)),
-        When(key__icontains=word, then=Value(4)),
-        default=Value(5),
+        When(key__icontains=word, then=Value(5)),
+        When(summary__icontains=word, then=Value(7)),
+        default=Value(9),
         output_field=IntegerField(),
     )
 
@@ -108,14 +117,14 @@ def element(workspace: Workspace, key: str, *, repository: str = "") -> Element:
     """
     found = list(
         Element.objects.for_workspace(workspace)
-        .filter(key=key, **({"repository__label": repository} if repository else {}))
+        .filter(key=clean_text(key), **({"repository__label": repository} if repository else {}))
         .select_related("repository")[:10]
     )
     if len(found) > 1:
         raise AmbiguousElement(key=key, repositories=sorted(e.repository.label for e in found))
     if not found:
         similar = search(workspace, key.rpartition(":")[2].rpartition(".")[2][:100], limit=5)
-        raise UnknownElement(key=key[:200], similar=[e.key for e in similar])
+        raise UnknownElement(key=clean_text(key)[:200], similar=[e.key for e in similar])
     return found[0]
 
 

@@ -12,7 +12,7 @@ from django.db.models import F
 
 from catalog import queries
 from catalog.apply import write_ops
-from catalog.canonicalize import apply_verdicts
+from catalog.canonicalize import NAME_CHARS, apply_verdicts
 from catalog.diff import Op, diff_states
 from catalog.errors import ChangeSetClosed, InvalidProposal
 from catalog.extract import Extraction
@@ -26,12 +26,15 @@ from catalog.models import (
     Repository,
     Scan,
 )
+from catalog.parse import one_line
 from catalog.types import ElementState, Verdict, graph_of, states_of
 from context.models import ScopeVersion
+from tools.values import clean_text
 from workspaces.models import User, Workspace
 
 BATCH = 2_000
 MAX_EDITS = 100
+TITLE_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +129,12 @@ def propose_edits(
 
     Raises:
         UnknownElement, AmbiguousElement: an edit names no element, or more than one.
-        InvalidProposal: no edit or too many, one without effect, or elements of several repositories.
+        InvalidProposal: no title, no edit or too many, two of one element, none with an effect, or elements of several
+            repositories.
     """
+    title = one_line(title)
+    if not 0 < len(title) <= TITLE_CHARS:
+        raise InvalidProposal(reason=f"a title has 1 to {TITLE_CHARS} characters")
     if not 0 < len(edits) <= MAX_EDITS:
         raise InvalidProposal(reason=f"1 to {MAX_EDITS} edits make a change set", edits=len(edits))
     elements = [queries.element(workspace, edit.key, repository=repository) for edit in edits]
@@ -135,6 +142,8 @@ def propose_edits(
     if len(owners) > 1:
         raise InvalidProposal(reason="one change set, one repository", repositories=sorted(r.label for r in owners))
     verdicts = {edit.key: _verdict(edit) for edit in edits}
+    if len(verdicts) < len(edits):
+        raise InvalidProposal(reason="two edits of one element")
     before = queries.states(elements[0].repository)
     graph, _ = apply_verdicts(graph_of(before.values()), verdicts)
     ops = diff_states(before, states_of(graph))
@@ -144,7 +153,7 @@ def propose_edits(
         elements[0].repository,
         ops,
         title=title,
-        reason=reason,
+        reason=clean_text(reason),
         origin=ChangeSetOrigin.AGENT,
         verdicts=[{"key": v.key, "verdict": v.verdict, "name": v.name} for v in verdicts.values()],
         correlation_id=correlation_id,
@@ -209,7 +218,7 @@ def annotate(*, element: Element, text: str, author: User | None) -> ElementNote
         workspace_id=element.workspace_id,
         repository_id=element.repository_id,
         key=element.key,
-        text=text.strip(),
+        text=clean_text(text.strip()),
         author=author,
     )
 
@@ -224,9 +233,10 @@ def _open(change_set_id: int, workspace: Workspace) -> ChangeSet:
 def _verdict(edit: Edit) -> Verdict:
     if edit.op == "remove":
         return Verdict(key=edit.key, verdict="reject")
-    if not 0 < len(edit.name.strip()) <= 120:
-        raise InvalidProposal(reason="a new name has 1 to 120 characters", key=edit.key)
-    return Verdict(key=edit.key, verdict="rename", name=edit.name.strip())
+    name = one_line(edit.name)
+    if not 0 < len(name) <= NAME_CHARS:
+        raise InvalidProposal(reason=f"a new name has 1 to {NAME_CHARS} characters", key=edit.key)
+    return Verdict(key=edit.key, verdict="rename", name=name)
 
 
 def _remember(repository: Repository, verdicts: Iterable[Verdict]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -154,12 +152,6 @@ class ElementState:
     def from_json(cls, data: Mapping[str, Any]) -> ElementState:
         """Inverse of `to_json`."""
         return cls(**{**data, "imports": tuple(data["imports"]), "inherits": tuple(data["inherits"])})
-
-
-def digest_of(value: Any) -> str:
-    """SHA-256, in hex, of a JSON value in canonical form."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def states_of(graph: Graph) -> dict[str, ElementState]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.utils import timezone
 
 from catalog import agent_tools, queries, services
@@ -15,11 +17,15 @@ from catalog.agent_snapshot import build
 from catalog.errors import AmbiguousElement, InvalidProposal, UnknownElement
 from catalog.extract import canonicalize, survey
 from catalog.models import ChangeSet, Element, ElementNote
+from context.models import ScopeVersion
 from context.registry import SnapshotScope
+from factory.identities import PLANNER, identity
 from prompt.types import AgentIdentity
 from tests.catalog.agents import agent_of, scripted
 from tests.catalog.trees import SHOP, SHOP_ELEMENTS, write_tree
 from tests.support.runs import make_user, make_workspace
+from tools.doors import CallResult, call_tool
+from tools.executor import ToolExecutor
 from tools.registry import registry
 from tools.types import ToolContext
 from workspaces.models import User, Workspace
@@ -84,9 +90,14 @@ def test_the_closest_element_comes_first(context: ToolContext) -> None:
     assert keys(agent_tools.search_elements(context, "models"))[0] == "module:shop.models"
     assert keys(agent_tools.search_elements(context, "product"))[0] == "class:shop.models.Product"
     assert keys(agent_tools.search_elements(context, "thing for sale")) == ["class:shop.models.Product"]
-    assert keys(agent_tools.search_elements(context, "PRICE shop"))[0] == "function:shop.prices.price_of"
+    assert keys(agent_tools.search_elements(context, "PRICE_OF shop"))[0] == "function:shop.prices.price_of"
     assert keys(agent_tools.search_elements(context, "shop", kind="task")) == ["function:shop.tasks.restock"]
-    assert keys(agent_tools.search_elements(context, "100% _ \\")) == []
+    assert keys(agent_tools.search_elements(context, "100% \\ \x00")) == []
+
+
+def test_when_nothing_holds_every_word_those_that_hold_some_are_found(context: ToolContext) -> None:
+    found = keys(agent_tools.search_elements(context, "Explain the prices module to me please"))
+    assert found[0] == "module:shop.prices"
 
 
 def test_a_cut_list_says_that_there_is_more(context: ToolContext) -> None:
@@ -189,3 +200,67 @@ def test_counts_and_leading_packages_of_an_empty_catalogue() -> None:
     workspace = make_workspace()
     assert queries.counts_by_kind(workspace) == {}
     assert queries.leading_packages(workspace, limit=5) == []
+
+
+@pytest.fixture
+def doors(tmp_path: Path, transactional_db: None) -> tuple[ToolContext, Callable[..., CallResult]]:
+    """A loaded workspace, and a way to call a tool there as the planner does in a plan."""
+    user = make_user()
+    workspace = make_workspace(user)
+    load(write_tree(tmp_path, SHOP), workspace)
+
+    def call(name: str, /, *, by: User = user, **arguments: Any) -> CallResult:
+        return call_tool(
+            executor=ToolExecutor(registry(), identity(PLANNER), mode="workflow"),
+            user=User.objects.get(pk=by.pk),  # as each request reads it
+            workspace=workspace,
+            name=name,
+            arguments=arguments,
+            door="command",
+            correlation_id="corr",
+            clock=timezone.now,
+        )
+
+    return context_of(workspace, user), call
+
+
+@pytest.mark.django_db(transaction=True)
+def test_reads_pass_the_executors_read_only_connection(
+    doors: tuple[ToolContext, Callable[..., CallResult]],
+) -> None:
+    _, call = doors
+    for name, arguments in {
+        "search_elements": {"query": "shop"},
+        "get_element": {"key": "module:shop"},
+        "list_dependencies": {"key": "module:shop", "direction": "incoming"},
+        "catalog_overview": {},
+    }.items():
+        envelope = call(name, **arguments).envelope
+        assert envelope is not None
+        assert envelope["success"], (name, envelope)
+    refused = call("search_elements", query="shop", limit=51).envelope
+    assert refused is not None
+    assert not refused["success"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_writes_need_their_permission_and_raise_the_snapshots_version(
+    doors: tuple[ToolContext, Callable[..., CallResult]],
+) -> None:
+    context, call = doors
+    note = {"key": "module:shop", "note": "Ask Kim."}
+    blocked = call("annotate_element", **note)
+    assert (blocked.execution is not None and blocked.execution.status) == "blocked"
+    assert not ElementNote.objects.exists()
+    context.user.user_permissions.set(Permission.objects.filter(codename__in=["change_element", "add_changeset"]))
+    version = ScopeVersion.objects.current(context.workspace.pk)
+    noted = call("annotate_element", **note)
+    stored = ElementNote.objects.get()
+    assert noted.envelope == {"success": True, "result": {"note": stored.pk, "key": "module:shop"}, "error": None}
+    assert (stored.text, stored.author) == ("Ask Kim.", context.user)
+    assert ScopeVersion.objects.current(context.workspace.pk) == version + 1
+    proposed = call("propose_changeset", title="Tidy", reason="Why not.", remove=["module:shop.tasks"])
+    assert proposed.envelope is not None
+    assert proposed.envelope["success"], proposed.envelope
+    assert ChangeSet.objects.get(origin="agent").created_by == context.user
+    assert call("annotate_element", by=make_user(), **note).execution.status == "blocked", "no member, no call"

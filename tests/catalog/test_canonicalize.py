@@ -81,7 +81,7 @@ def test_a_candidate_larger_than_a_batch_goes_alone() -> None:
         ({"key": "module:a", "verdict": "merge", "into": "module:a"}, "merge of module:a needs"),
         ({"key": "module:a", "verdict": "merge", "into": 3}, "merge of module:a needs"),
         ({"key": "module:a", "verdict": "rename"}, "rename of module:a needs a `name`"),
-        ({"key": "module:a", "verdict": "rename", "name": "\x00 "}, "rename of module:a needs a `name`"),
+        ({"key": "module:a", "verdict": "rename", "name": " \n "}, "rename of module:a needs a `name`"),
         ({"key": "module:a", "verdict": "rename", "name": "n" * 121}, "rename of module:a needs a `name`"),
     ],
 )

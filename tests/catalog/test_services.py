@@ -267,9 +267,10 @@ def test_a_persons_decisions_outlast_every_rescan(tmp_path: Path) -> None:
         ([Edit("rename", "module:shop", "x" * 121)], InvalidProposal),
         ([Edit("rename", "module:shop", "shop")], InvalidProposal),
         ([Edit("remove", "module:shop")] * 101, InvalidProposal),
+        ([Edit("rename", "module:shop", "x"), Edit("remove", "module:shop")], InvalidProposal),
         ([Edit("remove", "module:elsewhere")], UnknownElement),
     ],
-    ids=["none", "blank", "long", "same", "many", "unknown"],
+    ids=["none", "blank", "long", "same", "many", "twice", "unknown"],
 )
 def test_a_proposal_without_sense_is_refused(tmp_path: Path, edits: list[Edit], error: type[Exception]) -> None:
     workspace = make_workspace()
