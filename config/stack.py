@@ -16,7 +16,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import OperationalError, connections
 
-from config import first_start
+from config import first_start, static_files
 from config.embedded import Layout, Postgres, Valkey, remove_sockets, servers_of, wait_for
 from config.errors import StartRefused
 from config.processes import Program
@@ -40,7 +40,7 @@ class Stack:
         base_dir: the project's folder.
         port: where the web process listens, on the loopback interface.
         database_url, redis_url: real servers; empty for the embedded ones.
-        collect_static: whether the static files are gathered first (they are found in place when DEBUG is on).
+        static_root: where the static files are gathered; None when they are found in place (DEBUG).
     """
 
     state: StateFolder
@@ -48,7 +48,7 @@ class Stack:
     port: int
     database_url: str
     redis_url: str
-    collect_static: bool
+    static_root: Path | None
 
     def run(self) -> None:
         """Start everything and stay until a signal stops it.
@@ -79,8 +79,8 @@ class Stack:
         servers = self._start_servers(supervisor)
         self.state.announce(servers)
         password = self._prepare_database(supervisor)
-        if self.collect_static:
-            call_command("collectstatic", interactive=False, verbosity=0)
+        if self.static_root is not None:
+            static_files.collect(self.static_root)
         self._check_model()
         environment = {
             **os.environ,

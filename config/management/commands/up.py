@@ -31,7 +31,7 @@ class Command(BaseCommand):
             port=options["port"],
             database_url=settings.GIVEN_SERVERS.database_url,
             redis_url=settings.GIVEN_SERVERS.redis_url,
-            collect_static=not settings.DEBUG,
+            static_root=settings.STATIC_ROOT,
         )
         try:
             stack.run()
