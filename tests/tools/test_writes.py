@@ -206,6 +206,7 @@ def test_another_database_is_refused_during_a_write(write: Write, run: RunRef) -
             cursor.execute("SELECT 1")
 
     try:
+        connections["elsewhere"].connect()
         meanwhile["now"] = ask_elsewhere
         outcome = write("meanwhile")
         ask_elsewhere()  # outside the call it is nobody's business
