@@ -5,9 +5,8 @@ A repair that would have to guess is not made: what comes out is what the text s
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast, overload
 
@@ -15,10 +14,10 @@ from llm.base import OnEvent
 from llm.errors import InvalidJSON, LLMRefusal, LLMTruncated, NoJSON, SchemaMismatch, StructuredError, TruncatedJSON
 from llm.jsonish import Reader, Unreadable, strict
 from llm.ports import BaseLLM, CancelToken
+from llm.schema_check import Check, Schema, checker, json_schema, wants_array
 from llm.types import LLMMessage, LLMResponse, ModelRequest
 
 M = TypeVar("M")
-Schema = Mapping[str, Any]
 
 _INTERESTING = re.compile(r"[{\[]|^[ \t]*(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^\n`]*$|<(/?)think(?:ing)?>", re.M | re.I)
 _OPEN_TAG = re.compile(r"\s*<think(?:ing)?>", re.I)
@@ -117,13 +116,13 @@ def extract(text: str, schema: type[M] | Schema) -> Any:
 
     Source: CAP-009.
     """
-    check = _checker(schema)
+    check = checker(schema)
     whole = text.strip(_INVISIBLE).strip()
     value = _plain(whole)
     if value is not _NOTHING:
         return _checked([Found(0, len(whole), value)], whole, check)
     seen = scan(whole)
-    candidates = _candidates(seen, wants_array=_wants_array(schema))
+    candidates = _candidates(seen, wants_array=wants_array(schema))
     if candidates:
         return _checked(candidates, whole, check)
     unescaped = _unescaped(whole) if not seen.found else ""
@@ -295,68 +294,6 @@ def _invalid(text: str, at: int, reason: str) -> InvalidJSON:
 
 def _place(text: str, at: int) -> tuple[int, int]:
     return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
-
-
-class Check:
-    """Checks a value: the value to hand out, and what is wrong with it."""
-
-    def __call__(self, value: Any) -> tuple[Any, list[str]]:
-        raise NotImplementedError
-
-
-class _SchemaCheck(Check):
-    def __init__(self, schema: Schema) -> None:
-        import jsonschema
-
-        self._validator = jsonschema.Draft202012Validator(dict(schema))
-
-    def __call__(self, value: Any) -> tuple[Any, list[str]]:
-        errors = sorted(self._validator.iter_errors(value), key=lambda error: list(map(str, error.absolute_path)))
-        return value, [f"{error.json_path}: {_reason(error)}" for error in errors[:20]]
-
-
-class _ModelCheck(Check):
-    def __init__(self, model: Any) -> None:
-        from pydantic import TypeAdapter
-
-        self._adapter: TypeAdapter[Any] = TypeAdapter(model)
-
-    def __call__(self, value: Any) -> tuple[Any, list[str]]:
-        from pydantic import ValidationError
-
-        try:
-            return self._adapter.validate_json(json.dumps(value), strict=True), []
-        except ValidationError as exc:
-            faults = exc.errors(include_url=False, include_context=False, include_input=False)
-            return None, ["$" + "".join(f".{part}" for part in f["loc"]) + f": {f['msg']}" for f in faults[:20]]
-
-
-def _reason(error: Any) -> str:
-    """Why, without the value itself."""
-    if error.validator == "required":
-        missing = [name for name in error.validator_value if name not in error.instance]
-        return f"missing {', '.join(missing)}"
-    if error.validator == "additionalProperties":
-        known = error.schema.get("properties", {})
-        return f"unknown {', '.join(sorted(set(error.instance) - set(known))[:5])}"
-    return f"does not meet {error.validator}: {json.dumps(error.validator_value, default=str)[:120]}"
-
-
-def _checker(schema: type[Any] | Schema) -> Check:
-    return _SchemaCheck(schema) if isinstance(schema, Mapping) else _ModelCheck(schema)
-
-
-def _wants_array(schema: type[Any] | Schema) -> bool:
-    return isinstance(schema, Mapping) and schema.get("type") == "array"
-
-
-def json_schema(schema: type[Any] | Schema) -> dict[str, Any]:
-    """The JSON Schema of a model, or the schema itself."""
-    if isinstance(schema, Mapping):
-        return dict(schema)
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(schema).json_schema()
 
 
 @dataclass(frozen=True, slots=True)
