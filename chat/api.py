@@ -20,6 +20,7 @@ from chat.http import ApiView, correlation_of, idempotent, page, user_of, wants_
 from chat.models import IdempotencyKey, Turn
 from chat.runner import Agents, run_turn
 from chat.serializers import (
+    BranchInput,
     ConversationInput,
     ConversationOutput,
     ConversationPatch,
@@ -31,6 +32,7 @@ from chat.serializers import (
     message_json,
     turn_json,
 )
+from observability.crashpoints import crash_point
 
 KEY = OpenApiParameter("Idempotency-Key", str, OpenApiParameter.HEADER, description="Makes a repeated POST harmless.")
 PREFER = OpenApiParameter("Prefer", str, OpenApiParameter.HEADER, description="`respond-async`: a worker answers.")
@@ -108,7 +110,8 @@ class Messages(ApiView):
     def get(self, request: Request, conversation_id: UUID) -> Response:
         conversation = queries.conversation_for(user_of(request), conversation_id)
         rows = [row for row in queries.transcript_of(conversation) if row.role != "note"]
-        return Response({"results": [message_json(row) for row in rows]})
+        siblings = queries.siblings_of(rows)
+        return Response({"results": [message_json(row, siblings.get(row.pk, [row.pk])) for row in rows]})
 
     @extend_schema(
         parameters=[KEY, PREFER],
@@ -131,9 +134,6 @@ class Messages(ApiView):
         body = MessageInput(data=request.data)
         body.is_valid(raise_exception=True)
         given: dict[str, Any] = dict(body.validated_data)
-        for name in ("parent_id", "supersede"):
-            if given.pop(name, None):
-                raise FieldInvalid(field=name, problem="is not available yet")
         later = wants_async(request) or settings.TURN_SYNC_SECONDS <= 0
         turn = services.send_message(
             conversation_id=conversation_id,
@@ -144,9 +144,50 @@ class Messages(ApiView):
             idempotency=idempotency,
             **given,
         )
-        if not later:
-            turn = run_turn(turn.pk, agents=agents(), clock=timezone.now, sync_seconds=settings.TURN_SYNC_SECONDS)
-        return turn_response(turn)
+        crash_point("turn.message_stored")
+        return turn_response(turn if later else answered(turn))
+
+
+class Branch(ApiView):
+    """Show another branch of a conversation: the one a message lies on."""
+
+    @extend_schema(
+        parameters=[KEY],
+        request=BranchInput,
+        responses={200: ConversationOutput, 400: ErrorOutput, 404: ErrorOutput, 409: ErrorOutput},
+    )
+    @idempotent
+    def post(self, request: Request, conversation_id: UUID, *, idempotency: IdempotencyKey | None) -> Response:
+        del idempotency  # showing a branch twice is showing it once
+        body = BranchInput(data=request.data)
+        body.is_valid(raise_exception=True)
+        shown = services.select_branch(conversation_id=conversation_id, user=user_of(request), **body.validated_data)
+        return Response(conversation_json(shown))
+
+
+class TurnRegenerate(ApiView):
+    """Answer a turn's question once more, beside the old answer."""
+
+    @extend_schema(
+        parameters=[KEY, PREFER],
+        request=None,
+        responses={201: TurnOutput, 202: TurnOutput, 404: ErrorOutput, 409: ErrorOutput},
+    )
+    @idempotent
+    def post(self, request: Request, turn_id: int, *, idempotency: IdempotencyKey | None) -> Response:
+        user = user_of(request)
+        if idempotency is not None and idempotency.target:
+            return turn_response(queries.turn_for(user, int(idempotency.target)))
+        later = wants_async(request) or settings.TURN_SYNC_SECONDS <= 0
+        turn = services.regenerate(
+            turn_id=turn_id,
+            author=user,
+            respond_async=later,
+            correlation_id=correlation_of(request),
+            now=timezone.now(),
+            idempotency=idempotency,
+        )
+        return turn_response(turn if later else answered(turn))
 
 
 class TurnDetail(ApiView):
@@ -179,6 +220,11 @@ class Missing(ApiView):
 
     def http_method_not_allowed(self, request: Any, *args: Any, **kwargs: Any) -> Response:
         raise NotFound
+
+
+def answered(turn: Turn) -> Turn:
+    """The turn, run in this request's thread until it ends, parks, or its time here is over."""
+    return run_turn(turn.pk, agents=agents(), clock=timezone.now, sync_seconds=settings.TURN_SYNC_SECONDS)
 
 
 def turn_response(turn: Turn) -> Response:

@@ -3,18 +3,23 @@
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView
 
-from chat import api, api_runs
+from chat import api, api_approvals, api_runs
 
 urlpatterns = [
     path("conversations/", api.Conversations.as_view(), name="api-conversations"),
     path("conversations/<uuid:conversation_id>/", api.ConversationDetail.as_view(), name="api-conversation"),
     path("conversations/<uuid:conversation_id>/messages/", api.Messages.as_view(), name="api-messages"),
+    path("conversations/<uuid:conversation_id>/branch/", api.Branch.as_view(), name="api-branch"),
+    path("turns/<int:turn_id>/regenerate/", api.TurnRegenerate.as_view(), name="api-turn-regenerate"),
     path("turns/<int:turn_id>/", api.TurnDetail.as_view(), name="api-turn"),
     path("turns/<int:turn_id>/cancel/", api.TurnCancel.as_view(), name="api-turn-cancel"),
     path("plans/", api_runs.Plans.as_view(), name="api-plans"),
     path("plans/<int:plan_id>/", api_runs.PlanDetail.as_view(), name="api-plan"),
     path("plans/<int:plan_id>/cancel/", api_runs.PlanCancel.as_view(), name="api-plan-cancel"),
     path("plans/<int:plan_id>/retry/", api_runs.PlanRetry.as_view(), name="api-plan-retry"),
+    path("approvals/", api_approvals.Approvals.as_view(), name="api-approvals"),
+    path("approvals/<int:approval_id>/", api_approvals.ApprovalDetail.as_view(), name="api-approval"),
+    path("approvals/<int:approval_id>/decide/", api_approvals.ApprovalDecide.as_view(), name="api-approval-decide"),
     path("interactions/", api_runs.Interactions.as_view(), name="api-interactions"),
     path("tool-executions/", api_runs.ToolExecutions.as_view(), name="api-tool-executions"),
     path("tool-executions/<int:execution_id>/", api_runs.ToolExecutionDetail.as_view(), name="api-tool-execution"),

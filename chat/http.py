@@ -26,7 +26,7 @@ from chat.models import IdempotencyKey
 from observability.correlation import new_correlation_id
 from plan.errors import NotAdaptable, OutcomeInvalid, PlanConflict, PlanInvalid, UnknownTemplate
 from prompt.errors import InputInvalid, RecipeInvalid, UnknownRecipe
-from tools.errors import RunEnded
+from tools.errors import ApprovalConflict, ApprovalForbidden, InvalidArguments, RunEnded
 from workspaces.errors import CapstanError, NotVisible
 from workspaces.models import User
 
@@ -48,6 +48,9 @@ STATUS_OF: tuple[tuple[type[CapstanError], int], ...] = (
     (RecipeInvalid, status.HTTP_400_BAD_REQUEST),
     (InputInvalid, status.HTTP_400_BAD_REQUEST),
     (RunEnded, status.HTTP_409_CONFLICT),
+    (ApprovalConflict, status.HTTP_409_CONFLICT),
+    (ApprovalForbidden, status.HTTP_403_FORBIDDEN),
+    (InvalidArguments, status.HTTP_400_BAD_REQUEST),
 )
 CODES = {
     status.HTTP_400_BAD_REQUEST: "invalid",

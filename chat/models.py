@@ -29,6 +29,7 @@ class Conversation(models.Model):
     identity = models.CharField(max_length=64)
     context_type = models.CharField(max_length=64, blank=True)
     context_id = models.CharField(max_length=64, blank=True)
+    board = models.JSONField(default=dict, blank=True)  # the blackboard, kept between turns (CAP-073)
     active_turn = models.ForeignKey("Turn", null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now_add=True)
@@ -76,6 +77,7 @@ class Turn(LeasedRun):
     question = models.ForeignKey("Message", null=True, blank=True, on_delete=models.CASCADE, related_name="+")
     context_type = models.CharField(max_length=64, blank=True)
     context_id = models.CharField(max_length=64, blank=True)
+    dynamic = models.TextField(blank=True)  # layer 4 as it was sent behind the question, replayed byte for byte
     snapshot_version = models.BigIntegerField(null=True, blank=True)
     snapshot_is_summary = models.BooleanField(default=False)
 
@@ -122,6 +124,19 @@ class Message(RunMessage):
 
     def __str__(self) -> str:
         return f"{self.role} {self.round}.{self.position}"
+
+
+class HistorySummary(models.Model):
+    """What stands in a request for a turn and all before it on its branch; made once, never rewritten (CAP-041)."""
+
+    turn = models.OneToOneField(Turn, on_delete=models.CASCADE, related_name="summary")
+    text = models.TextField()
+    turns = models.PositiveIntegerField()  # how many it stands for
+    model = models.CharField(max_length=128, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"summary up to turn {self.turn_id}"
 
 
 class IdempotencyKey(models.Model):

@@ -80,6 +80,36 @@ def branch_of(turn_id: int | None) -> list[Turn]:
     return [turns[key] for key in keys]
 
 
+def latest_below(turn_id: int) -> int:
+    """The latest turn of the branches that lead through a turn; itself when nothing follows."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""WITH RECURSIVE below(id) AS (
+                    SELECT %s::bigint
+                    UNION ALL
+                    SELECT t.id FROM {Turn._meta.db_table} t JOIN below b ON t.after_id = b.id)
+                SELECT max(id) FROM below""",  # noqa: S608
+            [turn_id],
+        )
+        return int(cursor.fetchone()[0])
+
+
+def siblings_of(messages: Sequence[Message]) -> dict[int, list[int]]:
+    """By message: the keys of its alternatives, itself among them; edits of a question, tries of an answer."""
+    asked = [row for row in messages if row.role == "user"]
+    first = [row for row in messages if row.role == "assistant" and row.round == 1]
+    parents = {row.parent_id for row in (*asked, *first)}
+    found: dict[tuple[str, int | None], list[int]] = {}
+    if messages:
+        rows = Message.objects.filter(conversation_id=messages[0].conversation_id).filter(
+            Q(parent_id__in=[key for key in parents if key is not None]) | Q(parent_id=None),
+            Q(role="user") | Q(role="assistant", round=1),
+        )
+        for key, role, parent in rows.order_by("pk").values_list("pk", "role", "parent_id"):
+            found.setdefault((role, parent), []).append(key)
+    return {row.pk: found.get((row.role, row.parent_id), [row.pk]) for row in (*asked, *first)}
+
+
 def messages_of(turns: Sequence[Turn]) -> list[Message]:
     """The messages of these turns in order, each new try led by the question it answers."""
     keys = [turn.pk for turn in turns]

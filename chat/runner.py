@@ -22,6 +22,7 @@ from llm.types import End, LLMResponse, ModelEvent, RateLimited, TextDelta, With
 from loop.ports import LoopOutcome
 from loop.settings import loop_settings
 from observability.correlation import correlated
+from observability.crashpoints import crash_point
 from prompt.models import WorkflowTemplate
 from prompt.types import AgentIdentity
 from prompt.validate import check_recipe, validate
@@ -102,11 +103,13 @@ def run_turn(
         return _fresh(turn_id)
     turn = _fresh(turn_id)
     run = RunRef.of(turn, claim)
+    crash_point("turn.claimed")
     with correlated(turn.correlation_id):
         try:
             _run(turn, run, agents=agents, sync_seconds=sync_seconds)
         except LeaseLost as exc:
             logger.info("turn %s goes on elsewhere: %s", turn_id, exc)
+    crash_point("turn.answered")
     return _fresh(turn_id)
 
 
@@ -306,6 +309,7 @@ class _Live:
         match event:
             case TextDelta(text=text):
                 self._open.append(text)
+                crash_point("turn.streaming")
             case Withdrawn():
                 self._open.restart()
             case End(response=response):

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 from chat.models import Turn
 from chat.services import end_from_outside
+from tools.ports import dispatcher
 from tools.runs import RunStatus
-from tools.units import intervention
+from tools.units import Intervention, intervention
 
 SPENT = "This answer was begun {attempts} times and never got further. It was given up."
+
+
+class TurnOwner:
+    """Fills `tools.ports.RunOwner` for turns."""
+
+    def locked(self, owner_id: int) -> AbstractContextManager[Intervention[Turn]]:
+        """Open the change from outside of one turn.
+
+        Raises:
+            Turn.DoesNotExist: no such turn.
+        """
+        return intervention(Turn, owner_id)
+
+    def resume(self, change: Intervention[Turn], owner_id: int) -> None:
+        """A turn that waits is queued again, and a worker is told."""
+        if Turn.objects.move(owner_id, frm=(RunStatus.WAITING_APPROVAL,), to=Turn.READY):
+            dispatcher().dispatch_after_commit(change.run)
 
 
 def fail_spent_turns() -> list[int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rest_framework import serializers
 
 from chat.models import Conversation, Message, Turn
 from chat.services import MAX_TEXT, MAX_TITLE
+from tools.queries import pending_of
 
 
 class ConversationInput(serializers.Serializer[Any]):
@@ -19,13 +21,27 @@ class ConversationInput(serializers.Serializer[Any]):
     context_id = serializers.CharField(required=False, allow_blank=True, max_length=64, default="")
 
 
+class BranchInput(serializers.Serializer[Any]):
+    message_id = serializers.IntegerField(help_text="A message of the branch to show.")
+
+
+class DecisionInput(serializers.Serializer[Any]):
+    decision = serializers.ChoiceField(choices=["approve", "reject"])
+    note = serializers.CharField(required=False, allow_blank=True, max_length=1000, default="")
+    arguments = serializers.DictField(required=False, allow_null=True)
+    any_arguments = serializers.BooleanField(required=False, default=False)
+
+
 class ConversationPatch(serializers.Serializer[Any]):
     title = serializers.CharField(max_length=MAX_TITLE)
 
 
 class MessageInput(serializers.Serializer[Any]):
     text = serializers.CharField(max_length=MAX_TEXT, trim_whitespace=False, help_text="Up to 32,000 characters.")
-    parent_id = serializers.IntegerField(required=False, allow_null=True)
+    parent_id = serializers.IntegerField(
+        required=False, allow_null=True, help_text="The message it goes on from; null: a new beginning."
+    )
+    recipe = serializers.SlugField(required=False, allow_blank=True, max_length=64)
     supersede = serializers.BooleanField(required=False, default=False)
 
 
@@ -71,8 +87,28 @@ class MessageOutput(serializers.Serializer[Any]):
     is_error = serializers.BooleanField()
     model = serializers.CharField()
     stop_reason = serializers.CharField()
+    sibling_ids = serializers.ListField(child=serializers.IntegerField())
     partial = serializers.BooleanField()  # type: ignore[assignment]  # the row's column, not the serializer's option
     created_at = serializers.DateTimeField()
+
+
+MESSAGE_FIELDS = (
+    "id",
+    "turn_id",
+    "parent_id",
+    "role",
+    "text",
+    "round",
+    "position",
+    "tool_calls",
+    "tool_call_id",
+    "tool_name",
+    "is_error",
+    "model",
+    "stop_reason",
+    "partial",
+    "created_at",
+)
 
 
 class ErrorOutput(serializers.Serializer[Any]):
@@ -91,7 +127,7 @@ def turn_json(turn: Turn) -> dict[str, Any]:
                 "status": turn.status,
                 "text": turn.answer,
                 "plan_id": turn.plan_id,
-                "approvals": [],
+                "approvals": [approval.pk for approval in pending_of("turn", turn.pk)] if not turn.ended else [],
                 "stop_reason": turn.stop_reason,
                 "notice": turn.notice,
                 "model": turn.model_used,
@@ -121,6 +157,11 @@ def conversation_json(conversation: Conversation) -> dict[str, Any]:
     )
 
 
-def message_json(message: Message) -> dict[str, Any]:
-    """A message as `MessageOutput` says; what only the model is told (layer 4, thinking) stays out."""
-    return dict(MessageOutput(message).data)
+def message_json(message: Message, siblings: Sequence[int]) -> dict[str, Any]:
+    """A message as `MessageOutput` says; what only the model is told (layer 4, thinking) stays out.
+
+    Args:
+        siblings: the keys of its alternatives, itself among them.
+    """
+    values = {name: getattr(message, name) for name in MESSAGE_FIELDS}
+    return dict(MessageOutput({**values, "sibling_ids": list(siblings)}).data)

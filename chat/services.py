@@ -7,21 +7,30 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db import transaction
+from django.utils import timezone
 
 from chat.errors import FieldInvalid, TurnActive
 from chat.models import Conversation, IdempotencyKey, Message, Turn
-from chat.queries import active_turn
+from chat.queries import active_turn, latest_below
 from chat.settings import chat_settings
 from events.models import EventRecord, Stream
 from events.types import EventName
 from prompt.models import WorkflowTemplate
 from streaming.signals import wake
 from tools.ports import dispatcher
+from tools.queries import pending_of
 from tools.runs import TERMINAL, ClockTimestamp, RunStatus
+from tools.services import withdraw_approvals
 from tools.units import Intervention, intervention
 from workspaces.errors import NotVisible
 from workspaces.models import User, Workspace
 
+
+class Unset:
+    """Nothing was said, which is not the same as None."""
+
+
+UNSET = Unset()
 MAX_TEXT = 32_000  # characters
 MAX_TITLE = 200
 TITLE_FROM_TEXT = 60
@@ -79,6 +88,8 @@ def send_message(
     correlation_id: str,
     now: datetime,
     recipe: str = "",
+    parent_id: int | Unset | None = UNSET,
+    supersede: bool = False,
     idempotency: IdempotencyKey | None = None,
 ) -> Turn:
     """Take a person's message: the message and its turn are there when this commits, whatever happens next.
@@ -90,6 +101,9 @@ def send_message(
         correlation_id: of the request; it goes on every row of the turn.
         now: aware UTC time.
         recipe: layer 3 of the turn's prompt; its active version is pinned.
+        parent_id: the message it goes on from, None for the conversation's beginning: another branch, such as an
+            edited question makes. UNSET: the end of the active branch.
+        supersede: end a turn that waits, and withdraw what it waits for, in place of being refused.
         idempotency: remembers what was made, in the same commit.
 
     Raises:
@@ -99,16 +113,69 @@ def send_message(
         UnknownRecipe: no active recipe has that name.
     """
     _check_text(text)
-    conversation = _locked(conversation_id, author)
+    conversation = _locked(conversation_id, author, supersede=supersede)
     pinned = WorkflowTemplate.objects.resolve(recipe) if recipe else None
-    turn = _new_turn(conversation, author=author, correlation_id=correlation_id, now=now, recipe=pinned)
-    last = _last_message(conversation.active_turn_id)
+    if isinstance(parent_id, Unset):
+        after_id, last = conversation.active_turn_id, _last_message(conversation.active_turn_id)
+    else:
+        after_id, last = _branching_point(conversation, parent_id)
+    turn = _new_turn(
+        conversation, author=author, correlation_id=correlation_id, now=now, recipe=pinned, after_id=after_id
+    )
     question = Message.objects.create(
         conversation=conversation, turn=turn, parent=last, role="user", text=text, round=0, created_at=now
     )
     _begin(conversation, turn, question, now=now, respond_async=respond_async, title_from=text)
     _remember(idempotency, str(turn.pk))
     return turn
+
+
+@transaction.atomic
+def regenerate(
+    *,
+    turn_id: int,
+    author: User,
+    respond_async: bool,
+    correlation_id: str,
+    now: datetime,
+    idempotency: IdempotencyKey | None = None,
+) -> Turn:
+    """Answer a question once more: another turn beside the old one, which stays where it is.
+
+    Args:
+        turn_id: the turn whose question is asked again; it has ended.
+
+    Raises:
+        NotVisible: no such turn, or not the author's.
+        TurnActive: a turn of the conversation has not ended.
+    """
+    old = Turn.objects.filter(pk=turn_id, user=author).first()
+    if old is None or old.question_id is None:
+        raise NotVisible(turn=turn_id)
+    conversation = _locked(old.conversation_id, author)
+    turn = _new_turn(conversation, author=author, correlation_id=correlation_id, now=now, after_id=old.after_id)
+    Turn.objects.filter(pk=turn.pk).update(recipe=old.recipe, recipe_version=old.recipe_version)
+    question = Message.objects.get(pk=old.question_id)
+    _begin(conversation, turn, question, now=now, respond_async=respond_async, title_from=question.text)
+    _remember(idempotency, str(turn.pk))
+    return turn
+
+
+@transaction.atomic
+def select_branch(*, conversation_id: UUID, user: User, message_id: int) -> Conversation:
+    """Make the branch of a message the active one, down to its latest turn.
+
+    Raises:
+        NotVisible: no such conversation, or not the user's.
+        FieldInvalid: no such message in it.
+        TurnActive: a turn has not ended.
+    """
+    conversation = _locked(conversation_id, user)
+    turn_id = Message.objects.filter(pk=message_id, conversation=conversation).values_list("turn_id", flat=True).first()
+    if turn_id is None:
+        raise FieldInvalid(field="message_id", problem="is no message of this conversation")
+    Conversation.objects.filter(pk=conversation_id).update(active_turn=latest_below(turn_id))
+    return Conversation.objects.select_related("workspace").get(pk=conversation_id)
 
 
 @transaction.atomic
@@ -174,6 +241,7 @@ def end_from_outside(
         turn.pk, frm=open_states, to=to, stop_reason=stop_reason, notice=notice, error=error[:2_000]
     ):
         return False
+    withdraw_approvals(owner_kind="turn", owner_ids=[turn.pk], now=timezone.now())
     change.record(EventName.TURN_ENDED, **ended_payload(turn, to=to, stop_reason=stop_reason, notice=notice))
     return True
 
@@ -192,8 +260,8 @@ def ended_payload(
     }
 
 
-def _locked(conversation_id: UUID, user: User) -> Conversation:
-    """The conversation, its stream locked and no turn under way."""
+def _locked(conversation_id: UUID, user: User, *, supersede: bool = False) -> Conversation:
+    """The conversation, its stream locked and no turn under way; with `supersede`, one that waits is ended."""
     try:
         Stream.objects.lock(conversation_id)
     except Stream.DoesNotExist:
@@ -202,13 +270,44 @@ def _locked(conversation_id: UUID, user: User) -> Conversation:
     if conversation is None:
         raise NotVisible(conversation=str(conversation_id))
     busy = active_turn(conversation_id)
+    if busy is not None and supersede and _superseded(busy):
+        busy = None
     if busy is not None:
-        raise TurnActive(turn_id=busy.pk, status=busy.status, approvals=[])
+        approvals = [approval.pk for approval in pending_of("turn", busy.pk)]
+        raise TurnActive(turn_id=busy.pk, status=busy.status, approvals=approvals)
     return conversation
 
 
+def _superseded(busy: Turn) -> bool:
+    """End a turn that nobody runs; whether it was one."""
+    with intervention(Turn, busy.pk) as change:
+        if change.run.status not in (RunStatus.WAITING_APPROVAL, RunStatus.QUEUED):
+            return False
+        notice = "Superseded by the next message."
+        return end_from_outside(change, to=RunStatus.CANCELLED, stop_reason="superseded", notice=notice)
+
+
+def _branching_point(conversation: Conversation, parent_id: int | None) -> tuple[int | None, Message | None]:
+    """The turn and the message that a message with this parent comes after."""
+    if parent_id is None:
+        return None, None
+    parent = Message.objects.filter(pk=parent_id, conversation=conversation).select_related("turn").first()
+    if parent is None:
+        raise FieldInvalid(field="parent_id", problem="is no message of this conversation")
+    last = _last_message(parent.turn_id)
+    if last is not None and last.pk != parent.pk:
+        raise FieldInvalid(field="parent_id", problem=f"is not the last message of its turn; that is {last.pk}")
+    return parent.turn_id, parent
+
+
 def _new_turn(
-    conversation: Conversation, *, author: User, correlation_id: str, now: datetime, recipe: WorkflowTemplate | None
+    conversation: Conversation,
+    *,
+    author: User,
+    correlation_id: str,
+    now: datetime,
+    after_id: int | None,
+    recipe: WorkflowTemplate | None = None,
 ) -> Turn:
     return Turn.objects.create(
         workspace_id=conversation.workspace_id,
@@ -220,7 +319,7 @@ def _new_turn(
         identity=conversation.identity,
         recipe=recipe.name if recipe else "",
         recipe_version=recipe.version if recipe else None,
-        after_id=conversation.active_turn_id,
+        after_id=after_id,
         context_type=conversation.context_type,
         context_id=conversation.context_id,
         created_at=now,

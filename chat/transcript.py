@@ -24,7 +24,10 @@ from observability.services import record_interaction
 from observability.types import CallOwner, Interaction
 from prompt.builder import CLOSING, OPENING, canonical_json
 from prompt.types import AgentIdentity
+from tools.ports import dispatcher
+from tools.queries import is_waiting
 from tools.runs import RunRef, RunStatus
+from tools.services import withdraw_approvals
 from tools.types import Envelope, ToolContext, idempotency_key
 from tools.units import Arrow, Unit, in_unit, unit
 
@@ -84,28 +87,20 @@ class ChatTranscript:
                 or False
             )
 
-        def body(unit: Unit) -> None:
-            Message.objects.filter(pk=_question(self.turn)).update(dynamic=text)
+        columns = {"dynamic": text, "snapshot_version": snapshot_version, "snapshot_is_summary": is_summary}
 
-            def closing() -> None:  # the turn's own row is written under the locks of stream and run
-                Turn.objects.filter(pk=self.turn.pk).update(
-                    snapshot_version=snapshot_version, snapshot_is_summary=is_summary
-                )
+        def closing() -> None:  # the turn's own row is written under the locks of stream and run
+            Turn.objects.filter(pk=self.turn.pk).update(**columns)
 
-            unit.close_with(closing)
-
-        in_unit(self.run, body)
-        self.turn.snapshot_version, self.turn.snapshot_is_summary = snapshot_version, is_summary
+        in_unit(self.run, lambda unit: unit.close_with(closing))
+        for name, value in columns.items():
+            setattr(self.turn, name, value)
 
     def last_snapshot_version(self) -> int | None:
         """The version of the newest whole snapshot that goes along in the window; None when none does."""
         kept = kept_turns([*self._past(), self._own()], window=_window())
-        dynamic = dict(
-            Message.objects.filter(turn_id__in=kept[:-1], round=0, dynamic__contains=FULL_SNAPSHOT).values_list(
-                "turn_id", "turn__snapshot_version"
-            )
-        )
-        return dynamic[max(dynamic)] if dynamic else None
+        whole = Turn.objects.filter(pk__in=kept[:-1], dynamic__contains=FULL_SNAPSHOT).order_by("-pk")
+        return whole.values_list("snapshot_version", flat=True).first()
 
     # -- what the loop reads
 
@@ -244,7 +239,16 @@ class ChatTranscript:
 
     def park(self, unit: Unit) -> None:
         """Calls wait for a person: the turn gives up its lease and waits with them."""
-        unit.close_with(lambda: Arrow(RunStatus.WAITING_APPROVAL))
+
+        def closing() -> Arrow:
+            if Turn.objects.filter(pk=self.turn.pk, cancel_requested_at__isnull=False).exists():
+                raise LLMCancelled(reason="cancel")  # nobody is asked on behalf of a cancelled turn
+            if is_waiting("turn", self.turn.pk):
+                return Arrow(RunStatus.WAITING_APPROVAL)
+            dispatcher().dispatch_after_commit(Turn, self.turn.pk)  # somebody decided while this unit was open
+            return Arrow(Turn.READY)
+
+        unit.close_with(closing)
 
     # -- inside
 
@@ -287,25 +291,21 @@ class ChatTranscript:
         return _grouped([self.turn], messages_of([self.turn]))[0]
 
 
-def _question(turn: Turn) -> int:
-    """The key of the message the turn answers."""
-    assert turn.question_id is not None, f"turn {turn.pk} has no question"
-    return turn.question_id
-
-
 def _grouped(turns: Sequence[Turn], rows: Sequence[Message]) -> list[PastTurn]:
     """The rows as turns; a new try's question is counted to the try."""
     grouped: list[PastTurn] = []
     rest = list(rows)
     for turn in turns:
         own = [row for row in rest if row.turn_id == turn.pk or row.pk == turn.question_id]
-        grouped.append(PastTurn(key=turn.pk, messages=tuple(_as_sent(row) for row in own)))
+        grouped.append(PastTurn(key=turn.pk, messages=tuple(_as_sent(row, turn) for row in own)))
     return grouped
 
 
-def _as_sent(row: Message) -> LLMMessage:
+def _as_sent(row: Message, turn: Turn) -> LLMMessage:
+    """A row as the model gets it: layer 4 behind the question, a mark behind what was cut off."""
     message = row.as_message()
-    return replace(message, content=f"{message.content}\n\n{CUT_OFF}") if row.partial else message
+    behind = turn.dynamic if row.pk == turn.question_id else CUT_OFF if row.partial else ""
+    return replace(message, content=f"{message.content}\n\n{behind}") if behind else message
 
 
 def _is_summary(dynamic: str) -> bool | None:
@@ -349,6 +349,7 @@ def end_turn(
             arrow = RunStatus.CANCELLED
         reason = "cancelled" if arrow == RunStatus.CANCELLED else stop_reason
         Conversation.objects.filter(pk=turn.conversation_id).update(updated_at=timezone.now())
+        withdraw_approvals(owner_kind="turn", owner_ids=[turn.pk], now=timezone.now())
         unit.record(
             EventName.TURN_ENDED,
             **ended_payload(turn, to=arrow, stop_reason=reason, notice=notice, plan_id=plan_id),

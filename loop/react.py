@@ -26,6 +26,7 @@ from loop.ports import LoopOutcome, PlanCreated, StoredCall, Transcript
 from loop.rounds import CallRound, Reply, RoundEnd, key_of, store_reply
 from loop.settings import loop_settings
 from observability.cost import estimate_cost
+from observability.crashpoints import crash_point
 from observability.services import record_interaction
 from observability.types import Interaction
 from prompt.types import Limits
@@ -214,6 +215,7 @@ def bounded_react_loop(
             if reason or time.monotonic() < deadline - 0.5:
                 raise
             continue  # the run's time is over, not the provider's: ask for the final answer
+        crash_point("loop.answered")
         progress.rounds += 1
         progress.count(facts)
         reply = Reply(_without_calls(response) if note else response, facts, note)
@@ -233,6 +235,7 @@ def bounded_react_loop(
             raise
         if end.status != "open":
             return _outcome(end, progress, reason=_stop_reason(reply.response, reason))
+        crash_point("loop.round_committed")
 
 
 def _request(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from events.types import EventName
 from llm.types import LLMResponse
 from loop.ports import PlanCreated, StoredCall, Transcript
+from observability.crashpoints import crash_point
 from observability.types import Interaction
 from prompt.builder import canonical_json
 from prompt.types import Limits
@@ -111,8 +112,10 @@ class CallRound:
             if part.external is None:
                 return part.end
             stored, context, checked = part.external
+            crash_point("loop.external_started")
             release_connection()
             ran = (_Ran(stored, context, checked, self.executor.run_external(checked, context)),)
+            crash_point("loop.external_ran")
             rest, reply, handoffs = part.rest, None, part.handoffs
 
     def _counts(self, calls: Sequence[StoredCall]) -> dict[int, tuple[int, int]]:
@@ -169,7 +172,7 @@ class CallRound:
             if checked.kind == "handoff":
                 handoffs = (*handoffs, stored)
             elif checked.kind == "parked":
-                self.executor.park(unit, checked, context)  # type: ignore[attr-defined]  # comes with approvals
+                self.executor.park(unit, checked, context)
                 parked = True
             elif parked and checked.kind in {"write", "external"}:
                 continue  # waits with the call before it; the resumed run comes back to it
@@ -185,6 +188,7 @@ class CallRound:
         if end is None and parked:
             self.transcript.park(unit)
             end = RoundEnd("parked")
+        crash_point("loop.before_commit")
         return _Part(end=end or RoundEnd("open"))
 
     def _hand_off(
