@@ -8,7 +8,9 @@ from typing import Any
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import format_html, format_html_join
 
 from catalog import services
 from catalog.errors import CatalogError
@@ -82,11 +84,21 @@ class ElementNoteAdmin(ScopedReadOnlyAdmin):
 @admin.register(ChangeOp)
 class ChangeOpAdmin(ScopedReadOnlyAdmin):
     workspace_path = "change_set__workspace"
+    fields = ("change_set", "seq", "op", "key", "difference")
+    readonly_fields = ("difference",)
     list_display = ("change_set", "seq", "op", "key")
     list_filter = ("op",)
     list_select_related = ("change_set",)
     search_fields = ("key", "change_set__id")
     show_full_result_count = False
+
+    @admin.display(description="what changes")
+    def difference(self, row: ChangeOp) -> str:
+        """Each field that differs, before and after."""
+        before, after = row.before or {}, row.after or {}
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        lines = ((name, before.get(name, "—"), after.get(name, "—")) for name in changed)
+        return format_html_join("", "<p><b>{}</b><br>{}<br>→ {}</p>", lines)
 
 
 @admin.register(ChangeSet)
@@ -102,11 +114,19 @@ class ChangeSetAdmin(ScopedReadOnlyAdmin):
         "updated",
         "deleted",
         "created_at",
+        "operations",
     )
     list_filter = ("workspace", "status", "origin", "repository")
     list_select_related = ("repository", "workspace")
     search_fields = ("title", "correlation_id")
+    readonly_fields = ("operations",)
     actions = ("apply", "reject")
+
+    @admin.display(description="operations")
+    def operations(self, row: ChangeSet) -> str:
+        """A link to the list of its operations."""
+        url = reverse("admin:capstan_catalog_changeop_changelist")
+        return format_html('<a href="{}?change_set__id__exact={}">show</a>', url, row.pk)
 
     @admin.action(description="Apply selected change sets")
     def apply(self, request: HttpRequest, chosen: QuerySet[ChangeSet]) -> None:

@@ -21,6 +21,8 @@ BATCH_TOKENS = 6_000
 BATCH_CANDIDATES = 80  # the answer must fit the field tier's 8,000 output tokens (CAP-122)
 NAME_CHARS = 120
 LARGE_CLASS_METHODS = 12
+MAX_DROPPED_SHARE = 0.5
+SMALL_GRAPH = 10  # below it a share says nothing
 CONTAINER_KINDS = frozenset({"package", "module", "model", "app"})
 
 
@@ -73,7 +75,7 @@ def decide(
     Raises:
         EmptyExtraction: no candidate at all; the model was not called (CAP-023).
         CanonicalizeError: the answer names a key or verdict that does not exist, leaves a candidate out, decides one
-            twice, or merges into something that is not kept.
+            twice, merges into something that is not kept, or drops more than half of all there is.
         factory.ExtractError: the answer was no JSON array (CAP-009).
 
     Source: SC-02 step 3, PRF-SC02-04.
@@ -88,6 +90,8 @@ def decide(
         verdicts.update(read_answer(agent.extract_candidates(snapshot_of(batch)), batch))
         progress(done, len(batches))
     _check_merges(verdicts, {c.key: c.parent for c in graph.candidates})
+    if batches:
+        _check_share(graph, verdicts)
     return verdicts
 
 
@@ -186,6 +190,15 @@ def _check_merges(verdicts: Mapping[str, Verdict], parents: Mapping[str, str]) -
             problems.append(f"{verdict.key} merges into {target.key}, which it contains")
     if problems:
         raise CanonicalizeError(problems=problems[:20], count=len(problems))
+
+
+def _check_share(graph: Graph, verdicts: Mapping[str, Verdict]) -> None:
+    """Refuse verdicts that empty the catalogue; the noise is gone by now, and a docstring may try to talk D1 into it."""
+    kept, _ = apply_verdicts(graph, {key: v for key, v in verdicts.items() if v.digest})
+    dropped = len(graph.candidates) - len(kept.candidates)
+    if len(graph.candidates) >= SMALL_GRAPH and dropped > len(graph.candidates) * MAX_DROPPED_SHARE:
+        problem = f"the verdicts drop {dropped} of {len(graph.candidates)} candidates, over {MAX_DROPPED_SHARE:.0%}"
+        raise CanonicalizeError(problems=[problem], count=1)
 
 
 def _containers_of(key: str, parents: Mapping[str, str]) -> set[str]:

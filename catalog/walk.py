@@ -93,7 +93,7 @@ def _walk(root: str, exclude: tuple[str, ...], failures: list[Failure]) -> Itera
             with os.scandir(os.path.join(root, folder)) as entries:
                 listed = list(entries)
         except OSError as exc:
-            failures.append(Failure(printable(folder), _reason(exc)))
+            failures.append(Failure(printable(f"{folder}/"), _reason(exc)))
             continue
         if folder and any(entry.name == "pyvenv.cfg" for entry in listed):
             continue

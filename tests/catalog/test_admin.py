@@ -102,3 +102,16 @@ def test_every_list_and_page_opens_and_nothing_can_be_typed_over(change_set: Cha
     page = client.get(reverse(f"admin:capstan_catalog_{model}_change", args=[row.pk]))
     assert page.status_code == 200
     assert b'name="_save"' not in page.content
+
+
+def test_a_change_set_leads_to_its_operations_and_each_to_what_it_changes(
+    change_set: ChangeSet, tmp_path: Path
+) -> None:
+    client = Client()
+    client.force_login(make_user(is_staff=True, is_superuser=True))
+    link = f"{reverse('admin:capstan_catalog_changeop_changelist')}?change_set__id__exact={change_set.pk}"
+    assert link in client.get(reverse(CHANGE_SETS)).content.decode()
+    assert client.get(link).context["cl"].result_count == SHOP_ELEMENTS
+    op = change_set.ops.get(key="class:shop.models.Product")
+    page = client.get(reverse("admin:capstan_catalog_changeop_change", args=[op.pk])).content.decode()
+    assert "A thing for sale." in page

@@ -135,6 +135,12 @@ def test_an_empty_input_never_reaches_the_model() -> None:
     assert llm.requests == []
 
 
+def test_verdicts_that_empty_the_catalogue_are_refused(shop: Graph) -> None:
+    with pytest.raises(CanonicalizeError) as raised:
+        decide(shop, agent=agent_of(scripted({"module:shop": {"verdict": "reject"}})))
+    assert "the verdicts drop 16 of 21 candidates, over 50%" in raised.value.details["problems"]
+
+
 def test_a_rejected_container_takes_its_content_along(shop: Graph) -> None:
     graph, counts = apply_verdicts(shop, {"module:shop.prices": Verdict("module:shop.prices", "reject")})
     keys = {c.key for c in graph.candidates}

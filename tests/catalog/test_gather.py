@@ -272,7 +272,7 @@ def test_what_may_not_be_read_is_reported() -> None:
             found = gather(root)
             with pytest.raises(SourceUnusable) as raised:
                 gather(root / "shut")
-        assert [str(f) for f in found.failures] == ["closed.py: Permission denied", "shut: Permission denied"]
+        assert [str(f) for f in found.failures] == ["closed.py: Permission denied", "shut/: Permission denied"]
         assert raised.value.details["reason"] == "Permission denied"
         (root / "shut").chmod(0o755)
 

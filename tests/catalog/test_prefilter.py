@@ -97,9 +97,10 @@ def test_a_cap_takes_the_last_definitions_and_says_so() -> None:
 
 
 def test_a_broken_file_fails_the_run_only_outside_noise() -> None:
-    broken = (Failure("shop/models.py", "syntax error", 3), Failure("tests/broken.py", "syntax error", 1))
-    found = prefilter(Gathered(2, (), (), broken))
-    assert (found.failures, found.ignored) == ((broken[0],), (broken[1],))
+    broken = (Failure("shop/models.py", "syntax error", 3), Failure("shop/shut/", "Permission denied"))
+    noise = (Failure("tests/broken.py", "syntax error", 1), Failure("shop/tests/", "Permission denied"))
+    found = prefilter(Gathered(4, (), (), (*broken, *noise)))
+    assert (found.failures, found.ignored) == (broken, noise)
 
 
 def test_a_key_too_long_for_the_catalogue_is_rejected(tmp_path: Path) -> None:

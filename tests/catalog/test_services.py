@@ -184,6 +184,28 @@ def test_a_change_set_is_refused_once_the_catalogue_has_moved_on(tmp_path: Path)
     assert raised.value.details["changed"] == ["module:shop.views"]
 
 
+@pytest.mark.parametrize("key", ["class:shop.models.Product", "module:shop.tasks"], ids=["inherited", "container"])
+def test_a_delete_that_would_leave_others_pointing_at_nothing_is_refused(tmp_path: Path, key: str) -> None:
+    workspace = make_workspace()
+    load(write_tree(tmp_path, SHOP), workspace)
+    repository = Repository.objects.get()
+    change_set = ChangeSet.objects.create(
+        workspace=workspace,
+        repository=repository,
+        origin="agent",
+        title="t",
+        correlation_id="c",
+        created_at=timezone.now(),
+    )
+    before = queries.states(repository, [key])[key].to_json()
+    ChangeOp.objects.create(change_set=change_set, seq=1, op="delete", key=key, before=before)
+    with pytest.raises(StaleChangeSet) as raised, transaction.atomic():
+        apply(change_set)
+    assert raised.value.details["left_dangling"] == [
+        {"class:shop.models.Product": "class:shop.models.Book", "module:shop.tasks": "function:shop.tasks.restock"}[key]
+    ]
+
+
 def test_a_newer_scan_takes_the_place_of_an_undecided_one(tmp_path: Path) -> None:
     workspace = make_workspace()
     first = propose(workspace, scan(write_tree(tmp_path, SHOP), workspace))
