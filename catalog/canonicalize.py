@@ -193,7 +193,7 @@ def _check_merges(verdicts: Mapping[str, Verdict], parents: Mapping[str, str]) -
 
 
 def _check_share(graph: Graph, verdicts: Mapping[str, Verdict]) -> None:
-    """Refuse verdicts that empty the catalogue; the noise is gone by now, and a docstring may try to talk D1 into it."""
+    """Refuse verdicts that empty the catalogue: the noise is gone by now, and a docstring may ask for it."""
     kept, _ = apply_verdicts(graph, {key: v for key, v in verdicts.items() if v.digest})
     dropped = len(graph.candidates) - len(kept.candidates)
     if len(graph.candidates) >= SMALL_GRAPH and dropped > len(graph.candidates) * MAX_DROPPED_SHARE:

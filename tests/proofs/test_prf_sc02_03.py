@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-import django
+import celery
 import pytest
 
 from catalog.gather import gather
@@ -33,10 +33,10 @@ def test_noise_never_reaches_the_model_nor_the_catalogue(tmp_path: Path, db: Non
         assert "migrations" not in text
 
 
-def test_django_is_reduced_to_the_same_candidates_each_time() -> None:
-    first = gather(Path(django.__file__).parent)
+def test_a_real_package_is_reduced_to_the_same_candidates_each_time() -> None:
+    first = gather(Path(celery.__file__).parent)
     reduced = prefilter(first)
-    assert len(reduced.graph.candidates) < len(first.candidates) * 0.95
+    assert len(reduced.graph.candidates) < len(first.candidates) * 0.9
     assert sum(reduced.rejected.values()) == len(first.candidates) - len(reduced.graph.candidates)
     for seed in range(3):
         shuffled = list(first.candidates)
