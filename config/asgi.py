@@ -13,6 +13,7 @@ django_application = get_asgi_application()
 BaseCommand().check()  # a missing key stops this process too
 
 from chat.streams import stream_gate  # noqa: E402  after the apps are loaded
+from config.mcp import McpMount  # noqa: E402
 from streaming.sse import ASGIApp, StreamApp  # noqa: E402
 
-application = StreamApp(cast("ASGIApp", django_application), gate=stream_gate)
+application = McpMount(StreamApp(cast("ASGIApp", django_application), gate=stream_gate))
