@@ -182,7 +182,7 @@ def _plan_view(plan: ExecutionPlan, steps: Sequence[PlanStep], tools: dict[str, 
         goal=plan.goal,
         status=plan.status,
         error=plan.error,
-        html=render_markdown(result_text(plan.pk)) if plan.status == RunStatus.COMPLETED else "",
+        html=render_markdown(_result_of(plan, steps)) if plan.status == RunStatus.COMPLETED else "",
         steps=[_step_view(step, tools.get(f"step:{step.pk}", ())) for step in steps],
         ended=plan.status in TERMINAL,
         conversation_id=plan.conversation_id,
@@ -192,6 +192,12 @@ def _plan_view(plan: ExecutionPlan, steps: Sequence[PlanStep], tools: dict[str, 
         ended_at=plan.ended_at,
         retry_of=plan.retry_of_id,
     )
+
+
+def _result_of(plan: ExecutionPlan, steps: Sequence[PlanStep]) -> str:
+    """What `plan_completed` said, from the steps at hand where they can tell."""
+    said = [step.llm_synthesis for step in steps if step.status == StepStatus.COMPLETED and step.llm_synthesis]
+    return said[-1] if said else result_text(plan.pk)
 
 
 def _step_view(step: PlanStep, tools: Sequence[ToolView]) -> StepView:

@@ -237,7 +237,8 @@ export class Thread {
     const body = slot(element, "body");
     try {
       const response = await fetch(`/calls/${element.dataset.tool}/`, { credentials: "same-origin" });
-      if (response.ok) body.innerHTML = await response.text();
+      if (response.redirected) body.textContent = "You have been signed out.";
+      else if (response.ok) body.innerHTML = await response.text();
       else body.textContent = response.status === 404 ? "The call is not stored yet." : `The server answered ${response.status}.`;
     } catch {
       body.textContent = "The server cannot be reached.";
