@@ -1,4 +1,4 @@
-"""Rows of the policy layer: the ledger, big results, approvals, calls made at a door, and MCP servers.
+"""Rows of the policy layer: the ledger, big results, approvals and calls made at a door; MCP servers beside it.
 
     ledger    blocked (never run) | started -> succeeded | failed | unknown      unknown -> succeeded | failed
     approval  pending -> approved | rejected | expired | withdrawn               approved -> executed | failed
@@ -17,9 +17,22 @@ from django.db import models
 from django.db.models import Q, Subquery
 from django.db.models.functions import Coalesce
 
+from tools.mcp_models import McpServer, McpTool
 from tools.runs import TERMINAL, ClockTimestamp, LeasedRun, LeasedRunQuerySet, RunStatus
 from workspaces.models import User, Workspace
 from workspaces.scoping import ScopedQuerySet
+
+__all__ = [
+    "Approval",
+    "ApprovalStatus",
+    "ExecutionStatus",
+    "McpServer",
+    "McpTool",
+    "Question",
+    "StoredResult",
+    "ToolCallRun",
+    "ToolExecution",
+]
 
 if TYPE_CHECKING:
     from tools.types import ToolContext
@@ -341,66 +354,3 @@ class ToolCallRun(LeasedRun):
 
     def __str__(self) -> str:
         return f"call {self.pk} {self.status}"
-
-
-class McpServer(models.Model):
-    """Another server whose tools a workspace may use; `version` grows with every change of it or its tools."""
-
-    class Transport(models.TextChoices):
-        HTTP = "http"
-        STDIO = "stdio"
-
-    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="mcp_servers")
-    name = models.SlugField(max_length=32)
-    transport = models.CharField(max_length=8, choices=Transport.choices, default=Transport.HTTP)
-    url = models.URLField(max_length=500, blank=True)
-    command = models.SlugField(max_length=64, blank=True)
-    permission = models.CharField(max_length=150, default="capstan_tools.use_mcp")
-    timeout_s = models.FloatField(default=30.0)
-    result_characters = models.PositiveIntegerField(default=100_000)
-    enabled = models.BooleanField(default=True)
-    version = models.PositiveIntegerField(default=1)
-    created_at = models.DateTimeField(auto_now_add=True)
-
-    objects = ScopedQuerySet["McpServer"].as_manager()
-
-    class Meta:
-        ordering = ("workspace", "name")
-        permissions = (("use_mcp", "Can call tools of MCP servers"),)
-        constraints = (
-            models.UniqueConstraint(fields=("workspace", "name"), name="one_mcp_server_a_name"),
-            models.CheckConstraint(
-                condition=Q(transport="http", command="") & ~Q(url="") | Q(transport="stdio", url="") & ~Q(command=""),
-                name="mcp_server_address",
-            ),
-        )
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class McpTool(models.Model):
-    """A tool that an MCP server offers. It is callable while what the server says equals what a person approved."""
-
-    server = models.ForeignKey(McpServer, on_delete=models.CASCADE, related_name="tools")
-    name = models.CharField(max_length=128)
-    description = models.TextField(blank=True)
-    input_schema = models.JSONField(default=dict)
-    effect = models.CharField(max_length=8, default="external")
-    digest = models.CharField(max_length=64)
-    approved_digest = models.CharField(max_length=64, blank=True)
-    approved_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
-    )
-    seen_at = models.DateTimeField()
-
-    class Meta:
-        ordering = ("server", "name")
-        constraints = (models.UniqueConstraint(fields=("server", "name"), name="one_mcp_tool_a_name"),)
-
-    def __str__(self) -> str:
-        return f"{self.server}/{self.name}"
-
-    @property
-    def approved(self) -> bool:
-        return bool(self.approved_digest) and self.approved_digest == self.digest
