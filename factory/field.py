@@ -116,7 +116,7 @@ def create_field_agent(
     who = named_identity(identity) if isinstance(identity, str) else identity
     return FieldAgent(
         identity=who,
-        llm=llm or build_llm(tier=who.model_tier),
+        llm=llm or build_llm(tier=who.model_tier, patient=True),
         tier=who.model_tier,
         owner=owner,
         instructions=instructions,

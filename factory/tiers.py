@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cache
 
 from django.conf import settings
 
 from llm.adapters import build
+from llm.limiter import SharedLimiter
 from llm.ports import BaseLLM
+from llm.retry import RetryingLLM, RetryPolicy
 from llm.settings import LLMSettings
 from prompt.types import Tier
+from streaming.connection import client
+from tools.units import release_connection
 
 
 @cache
@@ -23,13 +28,31 @@ def llm_settings() -> LLMSettings:
     return LLMSettings.from_env(os.environ, settings.DEBUG)
 
 
-def build_llm(*, tier: Tier = "field") -> BaseLLM:
-    """The model of a tier.
+@cache
+def _limiter(model: str) -> SharedLimiter:
+    """One pause for all calls of this process that use the same key and model, shared with the other processes."""
+    chosen = llm_settings()
+    return SharedLimiter(client(), provider=chosen.provider, api_key=chosen.api_key, model=model)
+
+
+def build_llm(*, tier: Tier = "field", patient: bool = False) -> BaseLLM:
+    """The model of a tier, with retries and the shared pause around it.
+
+    Args:
+        patient: sleep out whatever wait the provider asks for, as a command does; a turn or step that would wait long
+            gets `RateLimitError` instead and gives its place back.
 
     Raises:
         ConfigurationError: the environment names no usable model.
 
-    Source: CAP-011.
+    Source: CAP-005, CAP-011.
     """
     chosen = llm_settings()
-    return build(chosen, chosen.model(tier))
+    model = chosen.model(tier)
+    adapter = build(chosen, model)
+    if chosen.provider == "demo":
+        return adapter
+    policy = RetryPolicy(max_attempts=chosen.max_attempts)
+    if patient:
+        policy = replace(policy, max_sleep_s=None)
+    return RetryingLLM(adapter, policy, _limiter(model), before_sleep=release_connection)
