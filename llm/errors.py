@@ -171,3 +171,9 @@ class LLMCancelled(LLMError):
         self.reason = reason
         self.partial = partial
         super().__init__(reason=reason)
+
+
+class EmbeddingMismatch(LLMError):
+    """The index was filled by another embedding model; fill it again, or set `EMBEDDINGS_PROVIDER` as it was."""
+
+    code = "llm.embedding_mismatch"

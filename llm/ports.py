@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from llm.types import LLMMessage, LLMResponse, ModelEvent, ModelRequest, SystemPrompt, ToolSchema
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+EmbeddingKind = Literal["query", "passage"]
 
 
 class CancelToken:
@@ -91,3 +97,38 @@ class BaseLLM(Protocol):
     def stream(
         self, messages: Sequence[LLMMessage], system: SystemPrompt = "", *, max_tokens: int = 4096, **options: Any
     ) -> Iterator[str]: ...
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Turns texts into vectors of unit length; a dot product is their cosine similarity.
+
+    Attributes:
+        model: its name, stored beside each vector.
+        dimensions: length of a vector.
+    """
+
+    model: str
+
+    @property
+    def dimensions(self) -> int: ...
+
+    def embed(self, texts: Sequence[str], kind: EmbeddingKind) -> npt.NDArray[np.float32]:
+        """One row a text, in order: float32 (n, dimensions).
+
+        Args:
+            texts: none is empty.
+            kind: `query` for what is searched with, `passage` for what is searched.
+
+        Raises:
+            LLMError: the embedder cannot be reached, or refuses.
+        """
+        ...
+
+    def check_index(self, *, model: str, dimensions: int) -> None:
+        """Compare with what an index was filled by.
+
+        Raises:
+            EmbeddingMismatch: its vectors cannot be compared with this embedder's.
+        """
+        ...

