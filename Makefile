@@ -10,7 +10,7 @@ DEV := $(VENV)/.installed-dev
 COMPILE := $(VENV)/bin/uv pip compile --generate-hashes --universal --python-version 3.11 --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench live-model test-agent-eval test-agent-quality lock
+.PHONY: help setup run test lint bench live-model chaos test-agent-eval test-agent-quality lock
 
 help:
 	@echo "make run    start everything (PORT=8000, CAPSTAN_STATE_DIR=var); Ctrl-C stops it"
@@ -45,6 +45,9 @@ live-model: $(DEV)
 
 test-agent-eval: $(DEV)
 	@CAPSTAN_LIVE_LLM=1 $(PY) -m pytest -m live_llm $(ARGS)
+
+chaos: $(DEV)
+	@$(PY) -m pytest -m chaos $(ARGS)
 
 test-agent-quality: $(DEV)
 	@CAPSTAN_LIVE_LLM=1 $(PY) -m pytest -m quality $(ARGS)

@@ -19,7 +19,7 @@ from tests.support.processes import Processes
 pytest_plugins = ["llm.testing.plugin"]
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-OPT_IN = ("live_llm", "quality")
+OPT_IN = ("live_llm", "quality", "chaos")
 _servers = ExitStack()
 _left_out: list[str] = []
 
