@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+from django.db.models import QuerySet
 
 from chat.models import Conversation, Message, Turn
 from chat.queries import branch_of, messages_of
@@ -87,6 +89,7 @@ class PlanView:
     """A plan as a card or a page."""
 
     pk: int
+    turn_id: int | None
     goal: str
     status: str
     error: str
@@ -121,7 +124,7 @@ class TurnView:
     status: str
     ended: bool
     notice: str
-    plan: PlanView | None
+    plans: Sequence[PlanView]
     created_at: datetime
 
 
@@ -141,7 +144,9 @@ def transcript_view(conversation: Conversation, *, everything: bool = False) -> 
     branch = branch_of(active)
     turns = branch if everything else branch[-SHOWN_TURNS:]
     questions, rounds = _rounds_of(turns)
-    plans = {plan.pk: plan for plan in plan_views([turn.plan_id for turn in turns if turn.plan_id is not None])}
+    plans: dict[int | None, list[PlanView]] = defaultdict(list)
+    for plan in plan_views(ExecutionPlan.objects.filter(turn_id__in=[turn.pk for turn in turns])):
+        plans[plan.turn_id].append(plan)
     views = [
         TurnView(
             pk=turn.pk,
@@ -150,7 +155,7 @@ def transcript_view(conversation: Conversation, *, everything: bool = False) -> 
             status=turn.status,
             ended=turn.status in TERMINAL,
             notice=turn.notice,
-            plan=plans.get(turn.plan_id) if turn.plan_id is not None else None,
+            plans=plans[turn.pk],
             created_at=turn.created_at,
         )
         for turn in turns
@@ -163,9 +168,9 @@ def last_event_id(stream_id: UUID) -> str:
     return event_id_of(stream_id, Stream.objects.values_list("last_seq", flat=True).get(pk=stream_id))
 
 
-def plan_views(keys: Iterable[int], *, with_tools: bool = False) -> list[PlanView]:
-    """Plans with their steps, in three queries."""
-    plans = ExecutionPlan.objects.filter(pk__in=list(keys)).order_by("pk")
+def plan_views(chosen: QuerySet[ExecutionPlan], *, with_tools: bool = False) -> list[PlanView]:
+    """Plans with their steps, the oldest first, in two or three queries."""
+    plans = list(chosen.order_by("pk"))
     steps: dict[int, list[PlanStep]] = defaultdict(list)
     for step in PlanStep.objects.filter(plan__in=plans).order_by("plan_id", "order"):
         steps[step.plan_id].append(step)
@@ -179,6 +184,7 @@ def plan_views(keys: Iterable[int], *, with_tools: bool = False) -> list[PlanVie
 def _plan_view(plan: ExecutionPlan, steps: Sequence[PlanStep], tools: dict[str, list[ToolView]]) -> PlanView:
     return PlanView(
         pk=plan.pk,
+        turn_id=plan.turn_id,
         goal=plan.goal,
         status=plan.status,
         error=plan.error,

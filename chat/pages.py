@@ -17,6 +17,7 @@ from chat.page_queries import label_of, last_event_id, plan_views, pretty, trans
 from chat.queries import conversation_for, conversations_of
 from chat.templatetags.chat_pages import WORDS
 from factory.health import model_is_connected
+from plan.models import ExecutionPlan
 from plan.queries import visible_plan
 from tools.models import ToolExecution
 from workspaces.errors import NotVisible
@@ -122,7 +123,7 @@ def plan(request: HttpRequest, plan_id: int) -> HttpResponse:
     """A plan with its steps, syntheses and times."""
     shown = visible_plan(_user(request), plan_id)
     last_id = last_event_id(shown.stream_id)
-    [view] = plan_views([shown.pk], with_tools=True)
+    [view] = plan_views(ExecutionPlan.objects.filter(pk=shown.pk), with_tools=True)
     return _render(
         request,
         "chat/plan.html",

@@ -185,6 +185,50 @@ def test_a_connection_that_was_lost_misses_nothing_and_draws_nothing_twice(stack
     reader.complaints[:] = [each for each in reader.complaints if "net::ERR_" not in each]
 
 
+def test_a_plan_is_stopped_and_tried_again_on_its_own_page(stack: Stack, reader: Reader) -> None:
+    page = reader.open(stack.url + "/")
+    ask(page, REQUEST)
+    page.wait_for_url("**/c/*/")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.locator(".plan")).to_have_attribute("data-status", "cancelled", timeout=30_000)
+    expect(page.locator(".step[data-status=skipped]")).not_to_have_count(0)
+    page.get_by_role("button", name="Try again").click()
+    page.wait_for_url("**/plans/*/")
+    expect(page.locator("[data-connection]")).to_have_text(re.compile("Live|Finished"))
+    page.evaluate("window.mark = 'the same page'")
+    expect(page.locator(".plan")).to_have_attribute("data-status", "completed", timeout=PLAN_S)
+    expect(page.locator("[data-connection]")).to_have_text("Finished")
+    expect(page.locator(".step .tool[data-state=done]")).not_to_have_count(0)
+    assert page.evaluate("window.mark") == "the same page"
+    before = drawn(page)
+    page.reload()
+    assert drawn(page) == before
+    page.get_by_role("link", name="The chat it came from").click()
+    expect(page.locator(".plan")).to_have_count(2)
+
+
+def test_live_text_is_written_where_it_belongs(stack: Stack, reader: Reader) -> None:
+    page = reader.open(stack.url + "/")
+    texts = page.evaluate(
+        """async () => {
+            const { LiveText } = await import("/static/chat/live-text.js");
+            const write = (...pieces) => {
+                const live = new LiveText();
+                for (const [offset, text] of pieces) live.write(offset, text);
+                return live.text;
+            };
+            return [
+                write([0, "a\u{1F680}"], [2, "b"]),  // a rocket is one character
+                write([0, "abc"], [1, "bc"], [3, "d"]),  // again: nothing changes
+                write([0, "abcdef"], [2, "XY"]),  // in place
+                write([0, "ab"], [5, "z"]),  // past a gap: waits for the message
+                write([0, "so far"], [0, "so far, and"], [11, " on"]),
+            ];
+        }"""
+    )
+    assert texts == ["a\U0001f680b", "abcd", "abXYef", "ab", "so far, and on"]
+
+
 def test_the_keyboard_writes_breaks_lines_and_finds_its_way(stack: Stack, reader: Reader) -> None:
     page = reader.open(stack.url + "/")
     message = page.get_by_label("Message", exact=True)

@@ -119,10 +119,12 @@ def finished_plan(conversation: Conversation, *, turn: Turn | None = None, text:
     )
     PlanStep.objects.create(plan=plan, key="second", order=2, action=text, status="failed", error=text)
     ExecutionPlan.objects.filter(pk=plan.pk).update(
-        stream=conversation.stream, goal=text, status="completed", ended_at=timezone.now()
+        stream=conversation.stream,
+        goal=text,
+        status="completed",
+        ended_at=timezone.now(),
+        turn_id=turn.pk if turn is not None else None,
     )
-    if turn is not None:
-        Turn.objects.filter(pk=turn.pk).update(plan_id=plan.pk)
     plan.refresh_from_db()
     return plan
 
@@ -320,7 +322,7 @@ def test_a_plan_that_only_moved_data_shows_its_last_result() -> None:
         plan=plan, key="a", order=1, kind="data", action="x", status="completed", result_json={"n": 7}
     )
     ExecutionPlan.objects.filter(pk=plan.pk).update(status="completed", ended_at=timezone.now())
-    [view] = plan_views([plan.pk])
+    [view] = plan_views(ExecutionPlan.objects.filter(pk=plan.pk))
     assert "7" in view.html
 
 

@@ -6,7 +6,6 @@ import http.client
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,16 +17,9 @@ import redis
 
 from tests.fixtures.cases import sse_reference
 from tests.support.processes import Processes
+from tests.support.waiting import wait_until
 
 LIMIT_S = 15.0
-
-
-def wait_until(condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
-    """Poll another process's state."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
-        time.sleep(0.02)
 
 
 @dataclass
@@ -50,7 +42,7 @@ class Valkey:
             [binary, "--port", "0", "--unixsocket", self.folder / "v.sock", "--save", "", "--dir", self.folder],
             stdout=subprocess.DEVNULL,
         )
-        wait_until(self.answers, "Valkey answers")
+        wait_until(self.answers, what="Valkey answers")
 
     def answers(self) -> bool:
         with suppress(redis.RedisError), redis.Redis.from_url(self.url) as client:

@@ -13,7 +13,8 @@ from events.models import channel_of
 from streaming.connection import client
 from streaming.live import READ, TEXT_CAP_BYTES, drain, key_of
 from streaming.signals import LiveRound, wake
-from tests.streaming.servers import Valkey, wait_until
+from tests.streaming.servers import Valkey
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("valkey")
 
@@ -152,7 +153,7 @@ def test_a_dead_redis_costs_the_writer_nothing_and_text_arrives_when_it_is_back(
     assert time.monotonic() - started < 3
     valkey.start()
     live.append("c")
-    wait_until(lambda: kept(stream_id).get("turn:1", ({}, ""))[1] == "a" + "b" * 10_000 + "c", "the text is back")
+    wait_until(lambda: kept(stream_id).get("turn:1", ({}, ""))[1] == "a" + "b" * 10_000 + "c", what="the text is back")
 
 
 def test_a_closed_round_is_forgotten_when_redis_is_dead(valkey: Valkey) -> None:

@@ -4,81 +4,48 @@ from __future__ import annotations
 
 import json
 import threading
-import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
-from django.contrib.sessions.backends.db import SessionStore
-from django.db import connection, transaction
-from rest_framework.authtoken.models import Token
+from django.db import connection
 
 from chat.models import Conversation
 from events.models import EventRecord, Stream
 from events.types import EventName
-from plan.models import ExecutionPlan, PlanStep
+from plan.models import ExecutionPlan
 from streaming.live import drain
-from streaming.signals import LiveRound, wake
+from streaming.signals import LiveRound
 from tests.fixtures.cases import sse_reference
-from tests.streaming.servers import StreamClient, Valkey, Web, reading, start_web, wait_until
-from tests.support.processes import Processes, database_url
+from tests.streaming.servers import Valkey, Web, reading, start_web
+from tests.streaming.talk import id_of, joined, open_stream, say, texts, token_of
+from tests.support.processes import Processes
 from tests.support.runs import make_conversation, make_plan, make_user
-from workspaces.models import Membership, User
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 CASE = json.loads((Path(__file__).parents[1] / "fixtures/cases/18_stream_outbound.json").read_text())
 
 
-def say(conversation: Conversation | ExecutionPlan, *texts: str, signal: bool = True, **payload: Any) -> list[int]:
-    """Rows as a unit would write them."""
-    records = [EventRecord(EventName.TURN_QUEUED, {"text": text, **payload}) for text in texts]
-    with transaction.atomic():  # number and row become visible together
-        ids = Stream.objects.append(conversation.stream_id, records, correlation_id="c1")
-    if signal:
-        wake(conversation.stream_id)
-    return ids
-
-
-def token_of(user: User) -> str:
-    return f"Token {Token.objects.get_or_create(user=user)[0].key}"
-
-
-def open_stream(web: Web, conversation: Conversation, *, query: str = "", last_id: str | None = None) -> Any:
-    headers = {"Authorization": token_of(conversation.user)}
-    if last_id is not None:
-        headers["Last_Event_ID"] = last_id
-    return reading(web, f"/api/conversations/{conversation.pk}/stream/{query}", **headers)
-
-
-def texts(client: StreamClient) -> list[str]:
-    return [json.loads(event["data"])["text"] for event in client.named("turn_queued")]
-
-
-def id_of(client: StreamClient, text: str) -> str:
-    return next(str(e["id"]) for e in client.rows if json.loads(e["data"]).get("text") == text)
-
-
 class TestWire:
     """Case H/18, part a."""
 
-    @pytest.mark.parametrize("number", range(len(CASE["part_a"]["payloads"])))
-    def test_a_payload_arrives_as_it_was(self, web: Web, valkey: Valkey, number: int) -> None:
-        payload = CASE["part_a"]["payloads"][number]
+    def test_each_payload_arrives_as_it_was(self, web: Web, valkey: Valkey) -> None:
+        payloads: list[str] = CASE["part_a"]["payloads"]
+        stored = [payload.replace("\0", "") for payload in payloads]  # PostgreSQL has no NUL; live text has
         conversation = make_conversation()
-        stored = payload.replace("\0", "")  # PostgreSQL has no NUL; live text has
-        [seq] = say(conversation, stored)
+        ids = say(conversation, *stored)
         with open_stream(web, conversation) as client:
             client.wait_for_events("caught_up")
-            live = LiveRound(conversation.pk, run="turn:1", round=1, fence=1)
-            for start in range(0, len(payload), 4_000):
-                live.append(payload[start : start + 4_000])
-            live.append("|")
-            client.wait_for(lambda c: joined(c).endswith("|"), "the live text")
-        assert texts(client) == [stored]
-        assert joined(client) == payload + "|"
+            for number, payload in enumerate(payloads, start=1):
+                live = LiveRound(conversation.pk, run="turn:1", round=number, fence=1)
+                for start in range(0, len(payload), 4_000):
+                    live.append(payload[start : start + 4_000])
+                live.append("|")
+                client.wait_for(lambda c, n=number: joined(c, n).endswith("|"), f"live text {number}")
+        assert texts(client) == stored
+        assert [joined(client, number) for number in range(1, len(payloads) + 1)] == [f"{each}|" for each in payloads]
         assert {event["event"] for event in client.events} == {"turn_queued", "caught_up", "token"}
-        assert [event["id"] for event in client.rows] == [f"{seq}-{conversation.pk.hex[:8]}"]
+        assert [event["id"] for event in client.rows] == [f"{seq}-{conversation.pk.hex[:8]}" for seq in ids]
 
     @pytest.mark.parametrize("name", CASE["part_a"]["event_names_if_a_user_can_choose_them"])
     def test_an_event_name_cannot_write_fields(self, name: str) -> None:
@@ -87,14 +54,6 @@ class TestWire:
         [event] = sse_reference.parse(encode(name, {"a": 1}, event_id="3-abcdefab"))
         assert (event["data"], event["id"]) == ('{"a":1}', "3-abcdefab")
         assert event["event"] == (name if name == "plain" else "message")
-
-
-def joined(client: StreamClient) -> str:
-    text = ""
-    for event in client.named("token"):
-        data = json.loads(event["data"])
-        text = text[: data["offset"]] + data["text"] + text[data["offset"] + len(data["text"]) :]
-    return text
 
 
 class TestReplay:
@@ -158,14 +117,12 @@ class TestReplay:
         )
         assert (status, json.loads(body)["error"]["code"]) == (404, "not_found")
 
-    @pytest.mark.parametrize("garbage", ["abc", "-1", "99999999", "5%0A6", "5-zzzzzzzz", "9" * 40])
-    def test_f_garbage_gets_all_and_says_so(
-        self, web: Web, valkey: Valkey, conversation: Conversation, garbage: str
-    ) -> None:
-        with open_stream(web, conversation, query=f"?after={garbage}") as client:
-            client.wait_for_events("caught_up")
-            assert client.events[0]["event"] == "resync"
-            assert len(texts(client)) == 12
+    def test_f_garbage_gets_all_and_says_so(self, web: Web, valkey: Valkey, conversation: Conversation) -> None:
+        for garbage in ("abc", "-1", "99999999", "5%0A6", "5-zzzzzzzz", "9" * 40):
+            with open_stream(web, conversation, query=f"?after={garbage}") as client:
+                client.wait_for_events("caught_up")
+                assert client.events[0]["event"] == "resync", garbage
+                assert len(texts(client)) == 12
 
     def test_g_a_restart_of_the_server_changes_nothing(self, valkey: Valkey, conversation: Conversation) -> None:
         seen: list[str] = []
@@ -291,122 +248,3 @@ class TestLive:
                     say(conversation, f"row {n}")
             client.wait_for(lambda c: len(texts(c)) == 10, "all rows")
             client.wait_for(lambda c: joined(c) == "".join(f"{n} " * 50 for n in range(400)), "the whole text")
-
-
-class TestRight:
-    def test_a_session_reads_and_nobody_else(self, web: Web, valkey: Valkey) -> None:
-        conversation = make_conversation()
-        path = f"/api/conversations/{conversation.pk}/stream/"
-        assert web.get(path)[0] == 401
-        assert web.get(path, Authorization="Token nonsense")[0] == 401
-        assert web.get(path, Cookie="sessionid=nonsense")[0] == 401
-        assert (
-            web.get(f"/api/conversations/{uuid.uuid4()}/stream/", Authorization=token_of(conversation.user))[0] == 404
-        )
-        with reading(web, path, Cookie=f"sessionid={session_of(conversation.user)}") as client:
-            client.wait_for_events("caught_up")
-            assert client.status == 200
-
-    @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost:x"])
-    def test_a_foreign_host_is_refused(self, web: Web, valkey: Valkey, host: str) -> None:
-        conversation = make_conversation()
-        path = f"/api/conversations/{conversation.pk}/stream/"
-        status, body = web.get(path, Authorization=token_of(conversation.user), Host=host)
-        assert (status, json.loads(body)["error"]["code"]) == (400, "host.invalid")
-
-    def test_the_correlation_id_is_echoed(self, web: Web, valkey: Valkey) -> None:
-        conversation = make_conversation()
-        headers = {"Authorization": token_of(conversation.user), "X_Correlation_ID": "abc-1"}
-        with reading(web, f"/api/conversations/{conversation.pk}/stream/", **headers) as client:
-            assert client._response.headers["X-Correlation-ID"] == "abc-1"
-
-    @pytest.mark.parametrize("loss", ["membership", "active", "session", "token"])
-    def test_a_right_that_is_lost_ends_the_stream_at_the_ping(self, web: Web, valkey: Valkey, loss: str) -> None:
-        conversation = make_conversation()
-        user = conversation.user
-        session = session_of(user)
-        headers = {"Authorization": token_of(user)} if loss == "token" else {"Cookie": f"sessionid={session}"}
-        with reading(web, f"/api/conversations/{conversation.pk}/stream/", **headers) as client:
-            client.wait_for_events("caught_up")
-            if loss == "membership":
-                Membership.objects.filter(user=user).delete()
-            elif loss == "active":
-                User.objects.filter(pk=user.pk).update(is_active=False)
-            elif loss == "session":
-                SessionStore(session).delete()
-            else:
-                Token.objects.filter(user=user).delete()
-            client.wait_for(lambda c: c.ended, "the end")
-            [end] = client.named("stream_end")
-            assert json.loads(end["data"])["reason"] == ("not_found" if loss == "membership" else "not_authenticated")
-
-    def test_who_may_see_all_reads_others_conversations_in_that_workspace_alone(self, web: Web, valkey: Valkey) -> None:
-        mine, foreign = make_conversation(), make_conversation()
-        admin = make_user(is_superuser=True)
-        Membership.objects.create(user=admin, workspace=mine.workspace)
-        with reading(web, f"/api/conversations/{mine.pk}/stream/", Authorization=token_of(admin)) as client:
-            client.wait_for_events("caught_up")
-        assert web.get(f"/api/conversations/{foreign.pk}/stream/", Authorization=token_of(admin))[0] == 404
-
-    def test_a_plans_stream_shows_that_plan_alone(self, web: Web, valkey: Valkey) -> None:
-        conversation = make_conversation()
-        plan = make_plan(owner=conversation.user, workspace=conversation.workspace, conversation_id=conversation.pk)
-        ExecutionPlan.objects.filter(pk=plan.pk).update(stream=conversation.stream)
-        step = PlanStep.objects.create(plan=plan, key="a", order=1, action="do")
-        plan.refresh_from_db()
-        say(conversation, "of the chat")
-        say(conversation, "of the plan", plan_id=plan.pk)
-        say(conversation, "of the step", run=f"step:{step.pk}")
-        with reading(web, f"/api/plans/{plan.pk}/stream/", Authorization=token_of(plan.owner)) as client:
-            client.wait_for_events("caught_up")
-            LiveRound(conversation.pk, run="turn:3", round=1, fence=1).append("secret")
-            LiveRound(conversation.pk, run=f"step:{step.pk}", round=1, fence=1).append("shown")
-            client.wait_for_events("token")
-            assert texts(client) == ["of the plan", "of the step"]
-            assert joined(client) == "shown"
-
-
-def session_of(user: User) -> str:
-    from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
-
-    session = SessionStore()
-    session[SESSION_KEY] = str(user.pk)
-    session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
-    session[HASH_SESSION_KEY] = user.get_session_auth_hash()
-    session.create()
-    assert session.session_key
-    return session.session_key
-
-
-class TestCost:
-    def test_200_idle_streams_hold_no_database_connection(self, processes: Processes, valkey: Valkey) -> None:
-        """The pool of the server has 4; each stream comes up, and other requests are served beside them."""
-        environment = {"DATABASE_URL": f"{database_url()}?application_name=idle-streams"}
-        web = start_web(processes, valkey.url, ping_s=15, pool=4, **environment)
-        conversation = make_conversation()
-        path, token = f"/api/conversations/{conversation.pk}/stream/", token_of(conversation.user)
-        clients = [StreamClient(web, path, {"Authorization": token}) for _ in range(200)]
-        try:
-            for client in clients:
-                client.wait_for_events("caught_up")
-            say(conversation, "to all")
-            for client in clients:
-                client.wait_for(lambda c: texts(c) == ["to all"], "the row")
-            assert 1 <= server_connections() <= 4
-            assert web.get("/api/conversations/", Authorization=token)[0] < 500
-        finally:
-            for client in clients:
-                client.close()
-        wait_until(lambda: subscriptions(valkey, conversation) == 0, "the server has let the channel go")
-
-
-def server_connections() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'idle-streams'")
-        return int(cursor.fetchone()[0])
-
-
-def subscriptions(valkey: Valkey, conversation: Conversation) -> int:
-    from streaming.signals import client as redis_client
-
-    return int(redis_client().pubsub_numsub(conversation.stream.channel)[0][1])
