@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db import connection
 from django.db.models import Q, QuerySet
 
 from chat.models import Conversation, Message, Turn
+from plan.models import ExecutionPlan, PlanStep
 from workspaces.errors import NotVisible
 from workspaces.models import Membership, User, Workspace
 from workspaces.permissions import may
@@ -133,6 +136,29 @@ def messages_of(turns: Sequence[Turn]) -> list[Message]:
 def transcript_of(conversation: Conversation) -> list[Message]:
     """The messages of the active branch, oldest first."""
     return messages_of(branch_of(conversation.active_turn_id))
+
+
+def ended_plans(conversation_id: UUID, *, since: datetime, limit: int = 5) -> list[dict[str, Any]]:
+    """What became of the conversation's plans that ended after `since`, short enough for a prompt."""
+    plans = ExecutionPlan.objects.filter(conversation_id=conversation_id, ended_at__gte=since).order_by("-ended_at")
+    told = []
+    for plan in plans[:limit]:
+        steps = [
+            {
+                "key": step.key,
+                "status": step.status,
+                **({"synthesis": _head(step.llm_synthesis)} if step.llm_synthesis else {}),
+                **({"error": _head(step.error)} if step.error else {}),
+            }
+            for step in PlanStep.objects.filter(plan=plan).order_by("order")[:20]
+        ]
+        error = {"error": _head(plan.error)} if plan.error else {}
+        told.append({"plan_id": plan.pk, "status": plan.status, "goal": _head(plan.goal), **error, "steps": steps})
+    return told
+
+
+def _head(text: str, characters: int = 400) -> str:
+    return text if len(text) <= characters else f"{text[:characters]}…"
 
 
 def workspace_for(user: User, wanted: str | int | None) -> Workspace:

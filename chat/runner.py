@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from django.db import InterfaceError, OperationalError
 from django.db.models import F, Max
 
+from blackboard.extract import VisibleText, extract
 from chat.models import Message, Turn
 from chat.settings import chat_settings
 from chat.transcript import ChatTranscript, end_turn
@@ -115,9 +116,9 @@ def run_turn(
 
 def _run(turn: Turn, run: RunRef, *, agents: Agents, sync_seconds: float | None) -> None:
     cancel = CancelToken()
-    live = _Live(run)
     try:
         agent: Agent = agents(turn.identity, mode="conversation")
+        live = _Live(run, board=agent.identity.blackboard)
         seconds = agent.identity.limits.turn_seconds
         watched = watching(run, cancel=cancel, deadline_s=seconds + loop_settings().final_answer_s + GRACE_S)
         with watched, _handing_over(cancel, sync_seconds), live:
@@ -253,7 +254,7 @@ def _end(
 ) -> None:
     """End the turn, keeping the text that had arrived, marked as partial."""
     release_connection()
-    text = partial.content if partial is not None else ""
+    text = extract(partial.content).visible if partial is not None else ""
 
     def body(unit: Unit) -> None:
         if text.strip():
@@ -287,9 +288,11 @@ def _end(
 class _Live:
     """The turn's open round on the stream: text as it comes, withdrawn when a try begins anew."""
 
-    def __init__(self, run: RunRef) -> None:
+    def __init__(self, run: RunRef, *, board: bool) -> None:
         self._run = run
+        self._board = board
         self._open: LiveRound | None = None
+        self._visible = VisibleText()
 
     def __enter__(self) -> _Live:
         return self
@@ -304,15 +307,18 @@ class _Live:
             if self._open is not None:
                 self._open.close()  # its unit has committed: the loop asks again only then
             self._open = LiveRound(self._run.stream_id, run=f"turn:{self._run.pk}", round=number, fence=self._run.fence)
+            self._visible = VisibleText()
             if self._run.fence > 1:
                 self._open.restart()
         match event:
             case TextDelta(text=text):
-                self._open.append(text)
+                self._open.append(self._visible.feed(text) if self._board else text)
                 crash_point("turn.streaming")
             case Withdrawn():
+                self._visible = VisibleText()
                 self._open.restart()
             case End(response=response):
+                self._open.append(self._visible.close())
                 for position, call in enumerate(response.tool_calls or [], start=1):
                     self._open.tool(position, call["name"], call["name"].replace("_", " "))
             case RateLimited():

@@ -6,12 +6,15 @@ import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from django.db.models import Sum
 from django.utils import timezone
 
+from blackboard.extract import extract
+from blackboard.types import Extract
 from chat.models import Conversation, Message, Turn
-from chat.queries import branch_of, messages_of
+from chat.queries import branch_of, ended_plans, messages_of
 from chat.services import ended_payload
 from events.types import EventName
 from llm.errors import LLMCancelled
@@ -54,6 +57,7 @@ class ChatTranscript:
     workspace_scope: str = field(init=False)
     _earlier: list[PastTurn] | None = None
     _model_used: str = ""
+    _board: Extract | None = None
 
     def __post_init__(self) -> None:
         turn = self.turn
@@ -101,6 +105,19 @@ class ChatTranscript:
         kept = kept_turns([*self._past(), self._own()], window=_window())
         whole = Turn.objects.filter(pk__in=kept[:-1], dynamic__contains=FULL_SNAPSHOT).order_by("-pk")
         return whole.values_list("snapshot_version", flat=True).first()
+
+    def extra_context(self) -> dict[str, Any]:
+        """The board, and the conversation's plans that ended since the turn before began (pattern 4)."""
+        told: dict[str, Any] = {}
+        board = Conversation.objects.filter(pk=self.turn.conversation_id).values_list("board", flat=True).first()
+        if board and self.identity.blackboard:
+            told["board"] = board
+        if self.turn.after_id is not None:
+            since = Turn.objects.filter(pk=self.turn.after_id).values_list("created_at", flat=True).get()
+            ended = ended_plans(self.turn.conversation_id, since=since)
+            if ended:
+                told["plans_ended"] = ended
+        return told
 
     # -- what the loop reads
 
@@ -163,6 +180,7 @@ class ChatTranscript:
     def store_reply(self, unit: Unit, *, round: int, response: LLMResponse, interaction: Interaction) -> None:  # noqa: A002
         """The assistant message with its calls, and the interaction row."""
         self._model_used = response.model or interaction.model
+        text = self._visible(response.content)
         row = Message.objects.create(
             conversation_id=self.turn.conversation_id,
             turn_id=self.turn.pk,
@@ -170,7 +188,7 @@ class ChatTranscript:
             round=round,
             position=0,
             role="assistant",
-            text=response.content,
+            text=text,
             tool_calls=list(response.tool_calls or []),
             thinking=response.thinking,
             blocks=response.blocks,
@@ -230,11 +248,12 @@ class ChatTranscript:
             unit,
             self.turn,
             to=RunStatus.COMPLETED,
-            text=text,
+            text=self._visible(text),
             stop_reason=stop_reason,
             notice=notice,
             plan_id=plan_id,
             model_used=self._model_used,
+            board=self._board,
         )
 
     def park(self, unit: Unit) -> None:
@@ -251,6 +270,15 @@ class ChatTranscript:
         unit.close_with(closing)
 
     # -- inside
+
+    def _visible(self, text: str) -> str:
+        """What people see of a model's text; the board in it is kept for the turn's end (CAP-071, CAP-072)."""
+        if not self.identity.blackboard:
+            return text
+        found = extract(text)
+        if found.had_block:
+            self._board = found
+        return found.visible
 
     def _say(self, unit: Unit, row: Message, *, final: bool) -> None:
         unit.record(
@@ -337,6 +365,7 @@ def end_turn(
     error: str = "",
     plan_id: int | None = None,
     model_used: str = "",
+    board: Extract | None = None,
 ) -> None:
     """End the turn when the unit closes; a cancel that came first turns a completion into a cancelled turn."""
 
@@ -348,7 +377,18 @@ def end_turn(
                 raise LLMCancelled(reason="cancel")
             arrow = RunStatus.CANCELLED
         reason = "cancelled" if arrow == RunStatus.CANCELLED else stop_reason
-        Conversation.objects.filter(pk=turn.conversation_id).update(updated_at=timezone.now())
+        changed: dict[str, object] = {"updated_at": timezone.now()}
+        if board is not None:
+            if board.board is not None:
+                changed["board"] = board.board
+            unit.record(
+                EventName.BLACKBOARD,
+                run=f"turn:{turn.pk}",
+                turn_id=turn.pk,
+                status="retain" if board.board is None else "set",
+                board=board.board,
+            )
+        Conversation.objects.filter(pk=turn.conversation_id).update(**changed)
         withdraw_approvals(owner_kind="turn", owner_ids=[turn.pk], now=timezone.now())
         unit.record(
             EventName.TURN_ENDED,

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from django.utils import timezone
 
+from blackboard.types import INSTRUCTIONS as BOARD_INSTRUCTIONS
 from context.services import SnapshotService
 from factory.identities import identity as named_identity
 from factory.tiers import build_llm
@@ -35,6 +36,10 @@ class ChatTranscript(Protocol):
         ...
 
     def has_dynamic(self) -> bool: ...
+
+    def extra_context(self) -> dict[str, Any]:
+        """What else layer 4 holds: the board, and what became of the conversation's plans since the turn before."""
+        ...
 
     def last_snapshot_version(self) -> int | None:
         """The version that the window's newest earlier message already holds."""
@@ -90,7 +95,7 @@ class PlannerAgent:
         """
         if not transcript.has_dynamic():
             built = self.snapshots.get_or_build(transcript.workspace_scope, user_id=user_id)
-            prompt = PromptBuilder().with_identity(self.identity)
+            prompt = PromptBuilder().with_identity(self.identity).with_context(**transcript.extra_context())
             if transcript.last_snapshot_version() == built["version"]:
                 prompt = prompt.with_context(snapshot_version=built["version"])
             else:
@@ -99,7 +104,7 @@ class PlannerAgent:
         return self._run(
             transcript,
             recipe=recipe,
-            extra="",
+            extra=BOARD_INSTRUCTIONS if self.identity.blackboard else "",
             cancel=cancel,
             on_event=on_event,
             seconds=deadline_s or self.identity.limits.turn_seconds,

@@ -42,6 +42,7 @@ def identities() -> dict[str, AgentIdentity]:
             allowed_tools=domain_tools(),
             model_tier="execution",
             limits=limited(PLANNER),
+            blackboard=True,
         ),
         FIELD: AgentIdentity(name=FIELD, system_tone=_FIELD_TONE, model_tier="planning", limits=limited(FIELD)),
     }

@@ -48,6 +48,7 @@ class AgentIdentity:
         allowed_tools: names; writes outside it are refused (CAP-032).
         model_tier: which tier answers.
         limits: how far one run may go.
+        blackboard: keeps a board of soft intent between its turns (CAP-070).
         dual_exposure: False for a tiny domain that may read in chat (design § 5 "Exposure").
         approvals: by tool, when a person is asked, in place of what the tool says (CAP-033).
     """
@@ -58,4 +59,5 @@ class AgentIdentity:
     model_tier: Tier = "execution"
     limits: Limits = field(default_factory=Limits)
     dual_exposure: bool = True
+    blackboard: bool = False
     approvals: Mapping[str, ApprovalPolicy] = field(default_factory=dict, hash=False)

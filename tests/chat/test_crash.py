@@ -1,7 +1,7 @@
 """kill -9 of the web process at each named point: the turn ends properly, unattended (design § 6).
 
-Real processes, killed with SIGKILL. The table runs the turn in a small process of its own and recovers it here; two points
-run the whole of it: a web process that dies, a worker, sweep and beat that take over.
+Real processes, killed with SIGKILL. The table runs the turn in a small process of its own and recovers it here; one
+point runs the whole of it: a web process that dies, a worker, sweep and beat that take over.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -138,14 +137,10 @@ def _answers(items: list[Any]) -> list[Any]:
 def test_a_killed_web_process_hands_its_turn_to_a_worker(asked, processes, openai_loopback):
     model = openai_loopback(say(DONE), say(DONE))
     environment = {"CAPSTAN_LEASE_SECONDS": str(LEASE_S), **model.environment()}
-    with ThreadPoolExecutor(3) as pool:  # they start side by side
-        started = [
-            pool.submit(processes.worker, "turns,plans", environment=environment),
-            pool.submit(processes.worker, "sweep", pool="solo", environment=environment),
-            pool.submit(processes.beat, environment=environment),
-        ]
-        web, base = processes.web(environment={**environment, "CAPSTAN_CRASH_AT": "turn.streaming"})
-    assert [one.result().process.poll() for one in started] == [None] * 3
+    processes.worker("turns,plans", environment=environment)
+    processes.worker("sweep", pool="solo", environment=environment)
+    processes.beat(environment=environment)
+    web, base = processes.web(environment={**environment, "CAPSTAN_CRASH_AT": "turn.streaming"})
     with pytest.raises((urllib.error.URLError, ConnectionError, TimeoutError)):
         asked.post(base, "Hello")
     assert web.wait() == -9
