@@ -218,7 +218,7 @@ def test_live_text_is_written_where_it_belongs(stack: Stack, reader: Reader) -> 
                 return live.text;
             };
             return [
-                write([0, "a\u{1F680}"], [2, "b"]),  // a rocket is one character
+                write([0, "a\\u{1F680}"], [2, "b"]),  // a rocket is one character
                 write([0, "abc"], [1, "bc"], [3, "d"]),  // again: nothing changes
                 write([0, "abcdef"], [2, "XY"]),  // in place
                 write([0, "ab"], [5, "z"]),  // past a gap: waits for the message
