@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from tools import services
+from tools import mcp_admin, services
 from tools.approvals import DECIDE
 from tools.errors import ToolsError
 from tools.models import Approval, ExecutionStatus, StoredResult, ToolCallRun, ToolExecution
@@ -21,6 +21,8 @@ from tools.queries import VIEW_ALL, approvals_for, executions_for, workspaces_wh
 from tools.results import characters_for
 from workspaces.errors import CapstanError, NotVisible
 from workspaces.readonly import ReadOnlyAdmin
+
+__all__ = ["mcp_admin"]  # registers with the admin by being imported
 
 SHOWN_TOKENS = 4_000
 

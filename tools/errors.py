@@ -93,3 +93,21 @@ class NoSuchResult(ToolsError):
     """There is no such result in this conversation or plan."""
 
     code = "tools.no_such_result"
+
+
+class EgressRefused(ToolsError):
+    """This address may not be connected to; the setting `CAPSTAN_TOOLS` `mcp_private_networks` lists exceptions."""
+
+    code = "tools.egress_refused"
+
+
+class RemoteToolError(ToolsError):
+    """An MCP server could not be asked, or answered with an error."""
+
+    code = "mcp.error"
+
+
+class RemoteToolChanged(ToolsError):
+    """What the MCP server offers is not what a person approved; it has to be approved again in the admin."""
+
+    code = "mcp.tool_changed"

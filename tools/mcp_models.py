@@ -26,7 +26,7 @@ class McpServer(models.Model):
     workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="mcp_servers")
     name = models.SlugField(max_length=24, help_text="Its tools are called mcp__name__tool.")
     transport = models.CharField(max_length=8, choices=Transport.choices, default=Transport.HTTP)
-    url = models.URLField(max_length=500, blank=True, help_text="For http: where it listens.")
+    url = models.CharField(max_length=500, blank=True, help_text="For http: where it listens.")
     command = models.SlugField(max_length=64, blank=True, help_text="For stdio: a name in CAPSTAN_TOOLS mcp_commands.")
     permission = models.CharField(
         max_length=150, default="capstan_tools.use_mcp", help_text="What a user must hold to call its tools."

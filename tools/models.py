@@ -145,7 +145,7 @@ class ToolExecution(models.Model):
         )
         indexes = (
             models.Index(fields=("conversation_id",), name="ledger_conversation"),
-            models.Index(fields=("plan_id", "tool_name"), name="ledger_plan"),
+            models.Index(fields=("plan_id", "arguments_digest"), name="ledger_plan"),
             models.Index(fields=("user", "created_at"), name="ledger_user_day"),
         )
 

@@ -34,6 +34,7 @@ class ToolSettings:
         user_day_calls: tool calls one user may make a day (UTC), all runs together; None: no limit.
         user_day_tokens, user_day_cost_usd: what one user's model calls may use a day (UTC); None: no limit.
         mcp_commands: stdio servers by the name that rows use.
+        mcp_tokens: bearer tokens for MCP servers by origin, such as `https://tools.example.com`.
         mcp_private_networks: networks (CIDR) in private ranges that MCP servers may be reached in.
     """
 
@@ -45,6 +46,7 @@ class ToolSettings:
     user_day_tokens: int | None = None
     user_day_cost_usd: Decimal | None = None
     mcp_commands: Mapping[str, McpCommand] = field(default_factory=dict)
+    mcp_tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
     mcp_private_networks: tuple[str, ...] = ()
 
 

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import threading
+
+from tools.mcp_models import McpServer
+from tools.mcp_tools import layer_of
 from tools.registry import Registry, registry
 from workspaces.models import Workspace
 
+_layers: dict[int, tuple[tuple[tuple[int, int], ...], Registry]] = {}
+_lock = threading.Lock()
+
 
 def tools_of(workspace: Workspace) -> Registry:
-    """All tools that calls in `workspace` may name."""
-    return registry()
+    """All tools that calls in `workspace` may name. One query; the layer is built again when a version has changed."""
+    servers = list(McpServer.objects.for_workspace(workspace).filter(enabled=True).order_by("pk"))
+    if not servers:
+        return registry()
+    versions = tuple((server.pk, server.version) for server in servers)
+    with _lock:
+        known = _layers.get(workspace.pk)
+    if known is not None and known[0] == versions:
+        return known[1]
+    layered = registry().layered(layer_of(servers))
+    with _lock:
+        _layers[workspace.pk] = (versions, layered)
+    return layered

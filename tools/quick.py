@@ -1,0 +1,128 @@
+"""A plan's read, asked of every policy in one statement (CAP-035, CAP-036, CAP-039).
+
+The same answers as `tools.policies`, for the calls that need the fewest: a read without a permission of its own, that no
+person is asked about, of a user without a daily budget. Everything else takes the ordinary way.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import wait
+from functools import cache
+from typing import Any
+
+from django.db import connection
+from django.db.backends.postgresql.base import ServerBindingCursor
+from psycopg.types.numeric import Int8
+
+from context.models import ScopeVersion
+from llm.types import ToolCall
+from tools.approvals import policy_of
+from tools.calls import Outcome, start_read
+from tools.errors import InvalidArguments
+from tools.executor import ToolExecutor
+from tools.exposure import refusal
+from tools.models import ExecutionStatus, ToolExecution
+from tools.policies import Checked
+from tools.settings import tool_settings
+from tools.types import ToolContext
+from tools.units import release_connection
+from workspaces.models import Membership, User
+
+INSTANT_S = 0.02
+RESULT_CHARS = 8_000  # of a result that is written in the one statement
+
+
+def check_read(executor: ToolExecutor, call: ToolCall, context: ToolContext) -> Checked | None:
+    """The call as `ToolExecutor.check` gives it, when it is a read to be run now; None: ask the ordinary way."""
+    spec = executor.registry.get(call["name"])
+    if spec is None or spec.effect != "read" or spec.permission is not None or context.plan_id is None:
+        return None
+    limits = tool_settings()
+    if limits.user_day_calls is not None or limits.user_day_tokens is not None or limits.user_day_cost_usd is not None:
+        return None
+    if policy_of(spec, context.identity) != "never":
+        return None
+    if refusal(call["name"], spec, executor.exposed_names(), context, mode=executor.mode) is not None:
+        return None
+    try:
+        arguments = spec.signature.parse(call["arguments"])
+    except InvalidArguments:
+        return None
+    checked = Checked(call=call, kind="read", spec=spec, arguments=arguments)
+    member, version, known = _ask(context, spec.name, checked.digest)
+    if not member or known:
+        return None
+    return Checked(call=call, kind="read", spec=spec, arguments=arguments, scope_version=version)
+
+
+def run_read(checked: Checked, context: ToolContext) -> Outcome:
+    """Run the read in a thread, within its time; the connection is given back when it takes longer than an instant."""
+    assert checked.spec is not None
+    pending = start_read(checked.spec, checked.arguments.values, context)
+    wait((pending.future,), timeout=INSTANT_S)
+    if not pending.future.done():
+        release_connection()
+    return pending.outcome(late=ExecutionStatus.FAILED)
+
+
+def ledger_columns(checked: Checked, context: ToolContext, outcome: Outcome) -> dict[str, Any] | None:
+    """The call's ledger row, by column; None when its result is too large to be written this way."""
+    result = json.dumps(outcome.envelope["result"], ensure_ascii=False)
+    if len(result) > RESULT_CHARS:
+        return None
+    return {
+        "workspace_id": context.workspace.pk,
+        "user_id": context.user.pk,
+        "correlation_id": context.correlation_id,
+        "owner_kind": context.owner_kind,
+        "owner_id": context.owner_id,
+        "conversation_id": context.conversation_id,
+        "plan_id": context.plan_id,
+        "round": context.round,
+        "position": context.position,
+        "tool_name": checked.call["name"],
+        "effect": checked.effect,
+        "mode": context.mode,
+        "idempotency_key": context.idempotency_key,
+        "arguments": json.dumps(checked.arguments.stored, ensure_ascii=False),
+        "arguments_digest": checked.digest,
+        "status": outcome.status,
+        "result": result,
+        "error": "",
+        "duration_ms": outcome.duration_ms,
+        "cached": False,
+        "scope_version": checked.scope_version,
+        "told_tokens": 0,
+    }
+
+
+def _ask(context: ToolContext, tool_name: str, digest: str) -> tuple[bool, int, bool]:
+    connection.ensure_connection()
+    raw: Any = connection
+    with raw._prepare_cursor(ServerBindingCursor(raw.connection)) as cursor:
+        cursor.execute(
+            _question(),
+            {
+                "user": Int8(context.user.pk),
+                "workspace": Int8(context.workspace.pk),
+                "plan": Int8(context.plan_id or 0),
+                "tool": tool_name,
+                "digest": digest,
+            },
+        )
+        member, version, known = cursor.fetchone()
+    return bool(member), int(version), bool(known)
+
+
+@cache
+def _question() -> str:
+    return f"""WITH v AS MATERIALIZED (SELECT COALESCE(
+            (SELECT version FROM {ScopeVersion._meta.db_table} WHERE workspace_id = %(workspace)s), 0) AS version)
+        SELECT EXISTS (SELECT 1 FROM {Membership._meta.db_table} m JOIN {User._meta.db_table} u ON u.id = m.user_id
+                WHERE m.user_id = %(user)s AND m.workspace_id = %(workspace)s AND u.is_active),
+            v.version,
+            EXISTS (SELECT 1 FROM {ToolExecution._meta.db_table} e WHERE e.plan_id = %(plan)s
+                AND e.tool_name = %(tool)s AND e.arguments_digest = %(digest)s AND e.status = 'succeeded'
+                AND e.scope_version = v.version)
+        FROM v"""  # noqa: S608
