@@ -15,6 +15,12 @@ class TurnActive(ChatError):
     code = "turn.active"
 
 
+class QuestionTooLarge(ChatError):
+    """The question alone is larger than the window of history that a request may hold."""
+
+    code = "chat.question_too_large"
+
+
 class FieldInvalid(ChatError):
     """A field of the request cannot be used; the detail `field` names it, `problem` says why."""
 

@@ -18,14 +18,14 @@ from chat.settings import chat_settings
 from chat.transcript import ChatTranscript, end_turn
 from events.types import EventName
 from llm.errors import LLMCancelled, LLMError, RateLimitError
-from llm.ports import CancelToken
+from llm.ports import BaseLLM, CancelToken
 from llm.types import End, LLMResponse, ModelEvent, RateLimited, TextDelta, Withdrawn
 from loop.ports import LoopOutcome
 from loop.settings import loop_settings
 from observability.correlation import correlated
 from observability.crashpoints import crash_point
 from prompt.models import WorkflowTemplate
-from prompt.types import AgentIdentity
+from prompt.types import AgentIdentity, Tier
 from prompt.validate import check_recipe, validate
 from streaming.live import LiveRound
 from tools.errors import LeaseLost
@@ -39,12 +39,14 @@ logger = logging.getLogger(__name__)
 
 GRACE_S = 30.0  # beyond the turn's own limits, before the heartbeat gives it up
 MAX_WAIT_S = 600.0
+CONDENSING: Tier = "execution"
 
 NOTICES = {
     "llm.authentication": "The model refused our key. Tell whoever runs this server.",
     "llm.quota_exhausted": "The account at the model's provider has no credit left.",
     "llm.context_too_long": "This conversation, or your question, is too long for the model. Begin a new one.",
     "llm.request_too_large": "This conversation, or your question, is too long for the model. Begin a new one.",
+    "chat.question_too_large": "Your question is too long for the model's window. Shorten it, or split it.",
     "llm.timeout": "The model did not answer in time. Try again.",
     "llm.connection": "The model could not be reached. Try again later.",
     "llm.overloaded": "The model is overloaded. Try again later.",
@@ -57,6 +59,8 @@ class Agent(Protocol):
     """What a turn asks of the agent that `agents` builds."""
 
     identity: AgentIdentity
+    llm: BaseLLM
+    tier: Tier
 
     def handle_message(
         self,
@@ -74,7 +78,7 @@ class Agent(Protocol):
 class Agents(Protocol):
     """Builds the agent of a name; `factory.agents.create_agent` is one."""
 
-    def __call__(self, identity: str, *, mode: Any = "conversation") -> Any: ...
+    def __call__(self, identity: str, *, mode: Any = "conversation", tier: Any = None) -> Any: ...
 
 
 def run_turn(
@@ -124,8 +128,10 @@ def _run(turn: Turn, run: RunRef, *, agents: Agents, sync_seconds: float | None)
         with watched, _handing_over(cancel, sync_seconds), live:
             question = turn.question.text if turn.question is not None else ""
             recipe = _recipe(turn, agent.identity, question)
-            transcript = ChatTranscript(run=run, turn=turn, identity=agent.identity, model=_model_of(agent))
+            transcript = ChatTranscript(run=run, turn=turn, identity=agent.identity, model=agent.llm.model_id)
             in_unit(run, lambda unit: unit.record(EventName.TYPING, run=f"turn:{turn.pk}", turn_id=turn.pk))
+            condenser = agent if agent.tier == CONDENSING else agents(turn.identity, tier=CONDENSING)
+            transcript.condense(llm=condenser.llm, tier=CONDENSING, cancel=cancel)
             agent.handle_message(
                 turn.user_id,
                 question,
@@ -166,11 +172,6 @@ def _recipe(turn: Turn, identity: AgentIdentity, question: str) -> WorkflowTempl
     check_recipe(recipe, identity)
     validate(recipe.validators, {"text": question})
     return recipe
-
-
-def _model_of(agent: Agent) -> str:
-    llm = getattr(agent, "llm", None)
-    return str(getattr(llm, "model_id", ""))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -13,13 +14,17 @@ from django.utils import timezone
 
 from blackboard.extract import extract
 from blackboard.types import Extract
-from chat.models import Conversation, Message, Turn
+from chat.errors import QuestionTooLarge
+from chat.models import Conversation, HistorySummary, Message, Turn
 from chat.queries import branch_of, ended_plans, messages_of
 from chat.services import ended_payload
 from events.types import EventName
-from llm.errors import LLMCancelled
+from llm.errors import LLMCancelled, LLMError
+from llm.ports import BaseLLM, CancelToken
 from llm.types import LLMMessage, LLMResponse
-from loop.history import PastTurn, Window, build_history, kept_turns
+from loop.condense import condense
+from loop.history import PastTurn, Window, build_history, estimate_tokens, kept_turns
+from loop.model_call import ModelCaller
 from loop.ports import Journal, StoredCall
 from loop.settings import loop_settings
 from observability.models import AgentInteraction
@@ -33,6 +38,8 @@ from tools.runs import RunRef, RunStatus
 from tools.services import withdraw_approvals
 from tools.types import Envelope, ToolContext, idempotency_key
 from tools.units import Arrow, Unit, in_unit, unit
+
+logger = logging.getLogger(__name__)
 
 CUT_OFF = "(cut off here by the user)"
 FULL_SNAPSHOT = '"snapshot":'
@@ -58,6 +65,7 @@ class ChatTranscript:
     _earlier: list[PastTurn] | None = None
     _model_used: str = ""
     _board: Extract | None = None
+    _summary: str = ""
 
     def __post_init__(self) -> None:
         turn = self.turn
@@ -119,6 +127,54 @@ class ChatTranscript:
                 told["plans_ended"] = ended
         return told
 
+    # -- the window
+
+    def condense(self, *, llm: BaseLLM, tier: str, cancel: CancelToken) -> bool:
+        """Store a summary of the turns that no longer fit; whether one was made.
+
+        Only before the turn's first model call: the window stays where it is while a turn runs. A summary that fails
+        costs nothing but itself: those turns are then left out.
+
+        Raises:
+            QuestionTooLarge: the question alone does not fit.
+            LLMCancelled: somebody cancelled meanwhile.
+        """
+        own, window = self._own(), _window()
+        size = sum(estimate_tokens(message) for message in own.messages)
+        if size > window.tokens:
+            raise QuestionTooLarge(tokens=size, limit=window.tokens)
+        past = self._past()
+        if self.has_dynamic() or len(kept_turns([*past, own], window=window)) > len(past):
+            return False
+        # Down to half the window at once, so that not every turn from here on pays for a summary.
+        half = replace(window, turns=max(window.turns // 2, 1), tokens=max(window.tokens // 2, size))
+        kept = set(kept_turns([*past, own], window=half))
+        gone = [turn for turn in past if turn.key not in kept]
+        caller = ModelCaller(llm=llm, owner=self.owner, tier=tier, cancel=cancel)
+        try:
+            text, facts = condense(
+                gone,
+                caller=caller,
+                earlier=self._summary,
+                budget_tokens=window.tokens,
+                deadline_s=loop_settings().final_answer_s,
+            )
+        except LLMCancelled:
+            raise
+        except LLMError as exc:
+            logger.warning("turn %s goes on without a summary of its older turns: %s", self.turn.pk, exc)
+            return False
+
+        def body(unit: Unit) -> None:
+            record_interaction(facts)
+            HistorySummary.objects.get_or_create(
+                turn_id=gone[-1].key, defaults={"text": text, "turns": len(gone), "model": facts.model}
+            )
+
+        in_unit(self.run, body)
+        self._earlier = None
+        return True
+
     # -- what the loop reads
 
     def journal(self) -> Journal:
@@ -148,7 +204,8 @@ class ChatTranscript:
 
     def messages(self) -> Sequence[LLMMessage]:
         """The history to send: windowed, repaired, the newest user message with its dynamic layer."""
-        return build_history([*self._past(), self._own()], window=_window(), model=self.model)
+        past = self._past()
+        return build_history([*past, self._own()], window=_window(), model=self.model, summary=self._summary)
 
     def tool_context(self, *, round: int, position: int) -> ToolContext:  # noqa: A002  # a round is a round
         """Who calls: the signed-in user of the turn, whatever the model says (CAP-036)."""
@@ -311,8 +368,11 @@ class ChatTranscript:
                 for turn in branch_of(self.turn.after_id)
                 if (turn.context_type, turn.context_id) == (self.turn.context_type, self.turn.context_id)
             ]
-            rows = messages_of(turns)
-            self._earlier = _grouped(turns, rows)
+            made = HistorySummary.objects.filter(turn_id__in=[turn.pk for turn in turns]).order_by("turn_id").last()
+            if made is not None:
+                self._summary = made.text
+                turns = [turn for turn in turns if turn.pk > made.turn_id]
+            self._earlier = _grouped(turns, messages_of(turns))
         return self._earlier
 
     def _own(self) -> PastTurn:

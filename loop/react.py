@@ -9,19 +9,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 
-from llm.errors import LLMCancelled, LLMError, LLMTimeout
+from llm.errors import LLMCancelled, LLMTimeout
 from llm.ports import BaseLLM, CancelToken
-from llm.types import (
-    LLMMessage,
-    LLMResponse,
-    ModelEvent,
-    ModelRequest,
-    SystemBlock,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallDelta,
-    Usage,
-)
+from llm.types import LLMMessage, LLMResponse, ModelEvent, ModelRequest, SystemBlock
+from loop.model_call import ModelCaller
 from loop.ports import LoopOutcome, PlanCreated, StoredCall, Transcript
 from loop.rounds import CallRound, Reply, RoundEnd, key_of, store_reply
 from loop.settings import loop_settings
@@ -31,7 +22,7 @@ from observability.services import record_interaction
 from observability.types import Interaction
 from prompt.types import Limits
 from tools.executor import ToolExecutor
-from tools.units import Unit, release_connection, rerun
+from tools.units import Unit, rerun
 
 logger = logging.getLogger(__name__)
 
@@ -89,60 +80,6 @@ class _Progress:
             self.cost = (self.cost or Decimal(0)) + cost
 
 
-@dataclass(frozen=True, slots=True)
-class _Caller:
-    """One model call with its clock and its record."""
-
-    llm: BaseLLM
-    transcript: Transcript
-    tier: str
-    on_event: Callable[[int, ModelEvent], None] | None
-    cancel: CancelToken
-
-    def call(self, request: ModelRequest, *, round_number: int) -> tuple[LLMResponse, Interaction]:
-        """The answer and its facts.
-
-        Raises:
-            LLMError: after its row was written, with what had been used.
-        """
-        began = time.monotonic()
-        first: list[int] = []
-
-        def heard(event: ModelEvent) -> None:
-            if not first and isinstance(event, TextDelta | ThinkingDelta | ToolCallDelta):
-                first.append(_ms_since(began))
-            if self.on_event is not None:
-                self.on_event(round_number, event)
-
-        release_connection()
-        try:
-            response = self.llm.call(request, on_event=heard if self.on_event else None, cancel=self.cancel)
-        except LLMError as exc:
-            partial = exc.partial or LLMResponse(content="")
-            facts = self._facts(partial, round_number=round_number, began=began, first=first)
-            record_interaction(replace(facts, stop_reason="", error_code=exc.code, committed=False))
-            raise
-        return response, self._facts(response, round_number=round_number, began=began, first=first)
-
-    def _facts(self, response: LLMResponse, *, round_number: int, began: float, first: list[int]) -> Interaction:
-        usage: Usage = response.usage
-        return Interaction(
-            owner=self.transcript.owner,
-            round=round_number,
-            provider=self.llm.provider,
-            model=response.model or self.llm.model_id,
-            tier=self.tier,
-            latency_ms=_ms_since(began),
-            first_token_ms=first[0] if first else None,
-            input_tokens=usage.get("input_tokens"),
-            output_tokens=usage.get("output_tokens"),
-            cache_read_tokens=usage.get("cache_read_tokens"),
-            cache_write_tokens=usage.get("cache_write_tokens"),
-            reasoning_tokens=usage.get("reasoning_tokens"),
-            stop_reason=response.stop_reason,
-        )
-
-
 def bounded_react_loop(
     *,
     llm: BaseLLM,
@@ -182,7 +119,7 @@ def bounded_react_loop(
     """
     del clock  # durations here are measured, not told
     cancel = cancel or CancelToken()
-    caller = _Caller(llm, transcript, tier, on_event, cancel)
+    caller = ModelCaller(llm=llm, owner=transcript.owner, tier=tier, cancel=cancel, on_event=on_event)
     journal = transcript.journal()
     before = journal.calls[: len(journal.calls) - len(journal.open_calls)]
     progress = _Progress(journal.rounds, list(journal.calls), journal.tokens, journal.cost_usd)
@@ -320,7 +257,3 @@ def _keep_paid(facts: Interaction, exc: BaseException) -> None:
         record_interaction(replace(facts, error_code=str(code)[:64], committed=False))
     except Exception:  # the failure at hand is the one to report
         logger.exception("the interaction of an uncommitted round could not be recorded")
-
-
-def _ms_since(began: float) -> int:
-    return int((time.monotonic() - began) * 1000)

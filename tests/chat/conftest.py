@@ -32,9 +32,9 @@ class Chat:
     tools: Registry | None = None
     limits: Limits = field(default_factory=Limits)
 
-    def agents(self, identity: str, *, mode: Any = "conversation") -> Any:
+    def agents(self, identity: str, *, mode: Any = "conversation", tier: Any = None) -> Any:
         """The product's agent; with `tools`, the same on these tools alone."""
-        agent = create_agent(identity, llm=self.llm, mode=mode)
+        agent = create_agent(identity, llm=self.llm, mode=mode, tier=tier)
         if self.tools is None:
             return agent
         who = replace(agent.identity, allowed_tools=self.tools.names(), limits=self.limits)

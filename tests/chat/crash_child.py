@@ -22,7 +22,7 @@ from llm.testing import ScriptedLLM  # noqa: E402
 if __name__ == "__main__":
     llm = ScriptedLLM.from_file(Path(sys.argv[2]))
 
-    def agents(identity: str, *, mode: Any = "conversation") -> Any:
-        return create_agent(identity, llm=llm, mode=mode)
+    def agents(identity: str, *, mode: Any = "conversation", tier: Any = None) -> Any:
+        return create_agent(identity, llm=llm, mode=mode, tier=tier)
 
     run_turn(int(sys.argv[1]), agents=agents, clock=timezone.now)

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 _playing: list[ScriptedLLM] = []
 
 
-def scripted_agents(identity: str, *, mode: Any = "conversation") -> Any:
+def scripted_agents(identity: str, *, mode: Any = "conversation", tier: Any = None) -> Any:
     """What `CAPSTAN_AGENTS` names in these tests: the product's own agents on the test's script."""
     from factory.agents import create_agent
 
-    return create_agent(identity, llm=_playing[-1], mode=mode)
+    return create_agent(identity, llm=_playing[-1], mode=mode, tier=tier)
 
 
 @pytest.fixture

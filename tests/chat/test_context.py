@@ -9,9 +9,11 @@ from django.utils import timezone
 
 from catalog.models import Element, Repository
 from catalog.services import annotate
-from chat.models import Conversation, Message
+from chat.models import Conversation, HistorySummary, Message
 from events.models import Event
+from llm.errors import LLMOverloaded
 from llm.testing import call, say
+from observability.models import AgentInteraction
 from plan.models import ExecutionPlan, PlanStep
 from tests.support.agent_story import record_trace
 from tools.models import ToolExecution
@@ -99,3 +101,46 @@ def test_a_failed_plan_reaches_the_next_turn_once(chat):
     assert told[0]["steps"] == [{"key": "look", "status": "failed", "error": "no such module"}]
     it.say("And now?")
     assert "plans_ended" not in layer_4(it.llm.requests[2])
+
+
+def test_cap_041_older_turns_are_condensed_once_and_the_summary_stays(chat, settings):
+    settings.CAPSTAN_LOOP = {"window_turns": 4}
+    it = chat(*[f"A{n}" for n in range(1, 5)], "They spoke of one to three.", "A5", "A6")
+    for n in range(1, 5):
+        it.say(f"Q{n}")
+    it.say("Q5")
+    asked, answered = it.llm.requests[4], it.llm.requests[5]
+    assert asked.tools == ()
+    assert "Person: Q1" in asked.messages[0].content
+    assert "Q4" not in asked.messages[0].content
+    assert "<context>" not in asked.messages[0].content
+    assert answered.messages[0].content.startswith(
+        "(Earlier in this conversation, condensed:)\nThey spoke of one to three."
+    )
+    assert "Q3" not in answered.messages[0].content
+    assert [m.content.split("\n")[0] for m in answered.messages[1:]] == ["A4", "Q5"]
+    it.say("Q6")
+    assert len(it.llm.requests) == 7  # made once
+    assert it.llm.requests[6].messages[0].content == answered.messages[0].content
+    summary = HistorySummary.objects.get()
+    assert (summary.turns, summary.turn.question.text) == (3, "Q3")
+    spent = AgentInteraction.objects.filter(owner_kind="turn", round=0, committed=True)
+    assert [row.tier for row in spent] == ["execution"]
+
+
+def test_a_summary_that_fails_costs_nothing_but_itself(chat, settings):
+    settings.CAPSTAN_LOOP = {"window_turns": 2}
+    it = chat("A1", "A2", LLMOverloaded(), "A3")
+    for n in (1, 2):
+        it.say(f"Q{n}")
+    assert it.say("Q3").answer == "A3"
+    assert "Q1" not in it.llm.requests[-1].messages[0].content
+    assert AgentInteraction.objects.filter(error_code="llm.overloaded", committed=False).count() == 1
+
+
+def test_a_question_too_large_for_the_window_is_refused_with_its_reason(chat, settings):
+    settings.CAPSTAN_LOOP = {"window_tokens": 1_000}
+    it = chat("never")
+    turn = it.say("x" * 5_000)
+    assert (turn.status, turn.stop_reason, it.llm.remaining) == ("failed", "chat.question_too_large", 1)
+    assert "Shorten it" in turn.notice

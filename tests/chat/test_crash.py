@@ -108,8 +108,8 @@ def test_a_killed_process_loses_nothing(asked, processes, settings, tmp_path, po
         wait_until(lambda: Turn.objects.take_due(), 5, what="the sweep finds the turn")
     llm = ScriptedLLM(_answers(after) or ["never asked"])
 
-    def agents(identity: str, *, mode: Any = "conversation") -> Any:
-        return create_agent(identity, llm=llm, mode=mode)
+    def agents(identity: str, *, mode: Any = "conversation", tier: Any = None) -> Any:
+        return create_agent(identity, llm=llm, mode=mode, tier=tier)
 
     done = run_turn(turn.pk, agents=agents, clock=timezone.now)
     assert (done.status, done.answer) == ("completed", DONE)

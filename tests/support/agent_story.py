@@ -9,6 +9,7 @@
 | domain_write, domain_read | a `ToolExecution` that succeeded, by effect |
 | plan_created, plan_step, plan_failed | the events of those names |
 | rate_limit | the event of that name |
+| blackboard_set, blackboard_retain | the event `blackboard`, by status |
 | exit, error | the run's terminal status |
 """
 
@@ -74,6 +75,8 @@ def record_trace(correlation_id: str, *, workflow: str) -> list[Beat]:
         outcome = event.payload.get("status", "")
         name = str(event.payload.get("step") or event.payload.get("plan_id") or event.name)
         add(event.created_at, event.name, name, outcome, seq=event.seq)
+    for event in Event.objects.filter(correlation_id=correlation_id, name="blackboard"):
+        add(event.created_at, f"blackboard_{event.payload['status']}", "board", seq=event.seq)
     found.sort(key=lambda beat: beat.at)
     return [
         Beat(seq, b.at, b.correlation_id, b.workflow, b.mode, b.beat, b.name, b.outcome, b.ids)
