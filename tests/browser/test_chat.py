@@ -50,7 +50,7 @@ def drawn(page: Page) -> str:
     text: str = page.evaluate(
         """() => {
             const copy = document.querySelector(".thread").cloneNode(true);
-            for (const each of copy.querySelectorAll("time, [data-slot=time], [hidden], .tool-body")) each.remove();
+            for (const each of copy.querySelectorAll("time, [data-slot=time], [data-slot=took], [hidden], .tool-body")) each.remove();
             return copy.textContent.replace(/\\s+/g, " ");
         }"""
     )
@@ -199,6 +199,7 @@ def test_a_plan_is_stopped_and_tried_again_on_its_own_page(stack: Stack, reader:
     expect(page.locator(".plan")).to_have_attribute("data-status", "completed", timeout=PLAN_S)
     expect(page.locator("[data-connection]")).to_have_text("Finished")
     expect(page.locator(".step .tool[data-state=done]")).not_to_have_count(0)
+    expect(page.locator("[data-slot=took]")).to_have_text(re.compile(r"\d"))
     assert page.evaluate("window.mark") == "the same page"
     before = drawn(page)
     page.reload()

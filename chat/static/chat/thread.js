@@ -310,7 +310,7 @@ export class Thread {
       time.dataset.since ||= new Date(moment).toISOString();
     } else if (ENDED_STEPS.includes(status) && time.dataset.since) {
       const took = moment - Date.parse(time.dataset.since);
-      if (took >= 0 && !time.textContent.includes("ms") ) time.textContent = milliseconds(took);
+      if (took >= 0) time.textContent = milliseconds(took);
     }
   }
 
@@ -321,9 +321,12 @@ export class Thread {
     plan.querySelector("[data-action=retry-plan]").hidden = !["failed", "cancelled"].includes(status);
   }
 
-  endPlan(id, status, { html = "", error = "" } = {}) {
+  endPlan(id, status, { at, html = "", error = "" }) {
     const plan = this.plan(id);
     if (!plan) return;
+    const took = slot(this.root, "took");
+    const since = took?.dataset.since ?? plan.querySelector("time[data-since]")?.dataset.since;
+    if (took && since) took.textContent = milliseconds(Date.parse(at) - Date.parse(since));
     this.planStatus(plan, status);
     if (status !== "completed") {
       for (const step of plan.querySelectorAll("[data-step]")) {
@@ -340,16 +343,16 @@ export class Thread {
     announce(`The plan ended: ${words(status)}.`);
   }
 
-  on_plan_completed({ plan_id, html }) {
-    this.endPlan(plan_id, "completed", { html });
+  on_plan_completed({ plan_id, html, at }) {
+    this.endPlan(plan_id, "completed", { html, at });
   }
 
-  on_plan_failed({ plan_id, error, step }) {
-    this.endPlan(plan_id, "failed", { error: step ? `step ${step}: ${error}` : error });
+  on_plan_failed({ plan_id, error, step, at }) {
+    this.endPlan(plan_id, "failed", { error: step ? `step ${step}: ${error}` : error, at });
   }
 
-  on_plan_cancelled({ plan_id }) {
-    this.endPlan(plan_id, "cancelled");
+  on_plan_cancelled({ plan_id, at }) {
+    this.endPlan(plan_id, "cancelled", { at });
   }
 
   count(plan) {
