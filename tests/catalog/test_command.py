@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from django.db import IntegrityError, connection
 
 from catalog.models import ChangeSet, Element
 from llm.testing import held
@@ -105,6 +106,16 @@ def test_a_broken_file_among_the_tests_is_left_out_and_said_so(tmp_path: Path, w
 def test_a_name_that_is_too_long_is_refused(tmp_path: Path, workspace: Workspace) -> None:
     ended = extract_elements(write_tree(tmp_path, SHOP), workspace, scripted(), label="x" * 201)
     assert (ended.code, ended.error.endswith("give one with --label")) == (2, True)
+
+
+def test_when_the_database_refuses_the_elements_no_proposal_is_left_either(
+    tmp_path: Path, workspace: Workspace
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE capstan_catalog_element ADD CONSTRAINT refused CHECK (key <> 'module:shop.tasks')")
+    with pytest.raises(IntegrityError):
+        extract_elements(write_tree(tmp_path, SHOP), workspace, scripted(), apply=True)
+    assert not any(domain_rows(workspace).values())
 
 
 def test_unchanged_candidates_are_asked_about_again_on_request(tmp_path: Path, workspace: Workspace) -> None:

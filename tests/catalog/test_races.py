@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 
@@ -85,6 +86,16 @@ def test_scans_and_decisions_at_once_leave_a_graph_that_one_of_them_proposed(tmp
     on_own_connections(*[lambda e=extraction: rescan(e) for extraction in extractions[1:]])
     now = queries.states(Repository.objects.get())
     assert now in [states_of(extraction.graph) for extraction in extractions[1:]]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_scans_that_end_at_once_one_proposal_stays_open(tmp_path: Path) -> None:
+    workspace = make_workspace()
+    extraction = replace(scan(write_tree(tmp_path, SHOP)), verdicts={})  # their rows would make the scans take turns
+    propose(workspace, extraction)
+    on_own_connections(*[lambda: propose(workspace, extraction)] * 6)
+    assert ChangeSet.objects.count() == 7
+    assert ChangeSet.objects.filter(status="proposed").count() == 1
 
 
 def random_graph(chance: random.Random) -> Graph:
