@@ -6,7 +6,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 REDELIVER_AFTER_S = 3600  # longer than any slice of work; the sweep, not the broker, recovers a dead worker's runs
-QUEUES = {"worker.run_turn": "turns", "worker.execute_plan": "plans", "worker.sweep": "sweep"}
+QUEUES = {
+    "worker.run_turn": "turns",
+    "worker.run_call": "turns",
+    "worker.execute_plan": "plans",
+    "worker.sweep": "sweep",
+}
 
 
 def celery_settings(*, broker_url: str, result_backend: str, lease_s: float) -> dict[str, Any]:

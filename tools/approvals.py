@@ -55,11 +55,13 @@ def rule(spec: ToolSpec, digest: str, context: ToolContext) -> Ruling:
         digest: of the call's canonical arguments.
     """
     policy = policy_of(spec, context.identity)
-    if policy == "never":
+    if policy == "never" and spec.effect == "read":
         return FREE
     asked = Approval.objects.of_call(context).filter(question=Question.RUN).select_related("decided_by").first()
     if asked is not None:
-        return _answer(asked, spec, context)
+        return _answer(asked, spec, context)  # it holds even where the policy has been loosened since
+    if policy == "never":
+        return FREE
     if Approval.objects.refused(context.owner_kind, context.owner_id, spec.name).exists():
         return Ruling(refusal=f"a person refused {spec.name!r}; it stays refused for the rest of this {_run(context)}")
     if policy in ("turn", "conversation"):

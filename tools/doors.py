@@ -195,6 +195,18 @@ class _Call:
         )
 
 
+def fail_spent_calls() -> int:
+    """Fail the calls whose attempts are used up; how many (CAP-064)."""
+    failed = 0
+    for pk in ToolCallRun.objects.spent().values_list("pk", flat=True):
+        with intervention(ToolCallRun, pk):
+            if ToolCallRun.objects.spent().filter(pk=pk).exists():
+                failed += ToolCallRun.objects.move(
+                    pk, frm=(RunStatus.RUNNING,), to=RunStatus.FAILED, error="run.attempts_used_up"
+                )
+    return failed
+
+
 class CallOwner:
     """Fills `tools.ports.RunOwner` for calls."""
 

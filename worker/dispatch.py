@@ -20,7 +20,11 @@ logger = logging.getLogger(__name__)
 
 SEND_WITHIN_S = 1.0
 SUSPECT_QUEUE = "suspect"
-TASKS = {"turn": ("worker.run_turn", "turns"), "plan": ("worker.execute_plan", "plans")}
+TASKS = {
+    "turn": ("worker.run_turn", "turns"),
+    "plan": ("worker.execute_plan", "plans"),
+    "call": ("worker.run_call", "turns"),
+}
 
 
 class CeleryDispatcher:

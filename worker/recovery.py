@@ -14,6 +14,8 @@ from chat import runs as chat_runs
 from chat.models import Turn
 from plan import steering
 from plan.models import ExecutionPlan
+from tools.doors import fail_spent_calls
+from tools.models import ToolCallRun
 from tools.runs import LeasedRun
 from tools.services import expire_approvals
 from worker.dispatch import send
@@ -38,11 +40,13 @@ def sweep(*, now: datetime) -> Swept:
     Args:
         now: aware UTC time, for approvals; the database's clock decides which run is due.
     """
-    failed = steering.fail_spent_plans() + len(chat_runs.fail_spent_turns())
+    failed = steering.fail_spent_plans() + len(chat_runs.fail_spent_turns()) + fail_spent_calls()
     cancelled = steering.cancel_orphan_plans() + len(chat_runs.cancel_orphan_turns())
     expire_approvals(now)
     steering.wake_idle_plans()
-    swept = Swept(sent=send_due(Turn) + send_due(ExecutionPlan), failed=failed, cancelled=cancelled)
+    swept = Swept(
+        sent=send_due(Turn) + send_due(ExecutionPlan) + send_due(ToolCallRun), failed=failed, cancelled=cancelled
+    )
     if swept != Swept():
         logger.info("sweep at %s: %s", now.isoformat(timespec="seconds"), swept)
     return swept

@@ -8,6 +8,11 @@ from django.utils import timezone
 
 from chat import runner as turn_runner
 from factory.agents import create_agent
+from factory.executors import build_executor
+from prompt.types import Mode
+from tools import doors
+from tools.executor import ToolExecutor
+from tools.models import ToolCallRun
 from worker import recovery, runner, shutdown
 
 
@@ -23,6 +28,18 @@ def run_turn(turn_id: int, *, suspect: bool = False, **_later: object) -> None:
     """Run a turn that no request runs."""
     _refuse_when_stopping()
     turn_runner.run_turn(turn_id, agents=create_agent, clock=timezone.now, suspect=suspect)
+
+
+@shared_task(name="worker.run_call", acks_late=True, ignore_result=True)
+def run_call(call_id: int, *, suspect: bool = False, **_later: object) -> None:
+    """Run a tool call that was made at a door, once a person has decided about it or its process has died."""
+    _refuse_when_stopping()
+    doors.run_call(call_id, executor_of=_executor_of, clock=timezone.now, suspect=suspect)
+
+
+def _executor_of(call: ToolCallRun) -> ToolExecutor:
+    mode: Mode = "conversation" if call.mode == "conversation" else "workflow"
+    return build_executor(call.identity, mode=mode, workspace=call.workspace)
 
 
 @shared_task(name="worker.sweep", acks_late=True, ignore_result=True)

@@ -326,6 +326,16 @@ def test_a_destructive_tool_is_asked_about_whatever_the_identity_says(workspace:
     assert executor.check(call_of("tell", text="x"), place(2)).kind == "external"
 
 
+def test_a_decision_holds_though_the_policy_was_loosened_since(ask: Ask, chief: User) -> None:
+    loose = AgentIdentity(**{**_fields(IDENTITY), "approvals": {"tell": "never"}})
+    asked = [ask("tell", text=text) for text in ("one", "two")]
+    decide(chief, "reject")
+    decide(chief, arguments={"text": "edited"})
+    for each in asked:
+        run_call(each.call.pk, executor_of=lambda _: ToolExecutor(tools, loose, mode="workflow"), clock=timezone.now)
+    assert [text for text, _ in told] == ["edited"]
+
+
 def test_a_rejected_tool_stays_refused_for_the_rest_of_the_turn(
     workspace: Workspace, member: User, chief: User
 ) -> None:
