@@ -18,7 +18,9 @@ def tool_call(call_id: str, name: str, raw: object) -> ToolCall:
         raw: the arguments: JSON text, or an object already.
     """
     arguments, error = parse_arguments(raw)
-    call = ToolCall(id=call_id or f"call_{uuid4().hex[:24]}", name=name, arguments=arguments)
+    if not is_storable(arguments):
+        arguments, error = {}, "The arguments hold a character that no text may hold (NUL, or half a surrogate pair)."
+    call = ToolCall(id=call_id or f"call_{uuid4().hex[:24]}", name=storable(name), arguments=arguments)
     if error:
         call["arguments_error"] = error
     return call
@@ -50,6 +52,26 @@ def parse_arguments(raw: object) -> tuple[dict[str, Any], str]:
     if not isinstance(value, dict):
         return {}, f"The arguments must be a JSON object, not {type(value).__name__}."
     return value, ""
+
+
+def storable(text: str) -> str:
+    """The text without what UTF-8 or PostgreSQL cannot hold: no NUL, halves of surrogate pairs joined or replaced."""
+    if text.isascii() and "\0" not in text:
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text.replace("\0", "\ufffd")
+
+
+def is_storable(value: Any) -> bool:
+    """Whether every text in a JSON value can be stored."""
+    if isinstance(value, str):
+        return storable(value) == value
+    if isinstance(value, dict):
+        return all(is_storable(name) and is_storable(item) for name, item in value.items())
+    return all(map(is_storable, value)) if isinstance(value, list) else True
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -13,6 +13,7 @@ import re
 from typing import Any, NoReturn
 
 MAX_DEPTH = 100
+_FAST_TRIES = 20  # of the standard decoder on one text, whose failures take time that grows with the text
 _SPACE = re.compile(r"[\s\ufeff\u200b]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?(?![\w.])")
 _NAME = re.compile(r"[A-Za-z_$][\w$]*")
@@ -88,6 +89,7 @@ class Reader:
         self.text = text
         self.steps = 0
         self._began = False
+        self._fast_tries = _FAST_TRIES
 
     def read(self, start: int) -> tuple[Any, int]:
         """The value and the offset behind it.
@@ -96,16 +98,18 @@ class Reader:
             Unreadable: says why, where, and whether JSON was meant.
         """
         self._began = False
-        try:
-            value, end = _DECODER.raw_decode(self.text, start)
-        except (ValueError, RecursionError):
-            try:
-                value, end = self._value(start, 0)
-            except Unreadable as exc:
-                exc.began = self._began
-                raise
         self.steps += 1
-        return value, end
+        if self._fast_tries:
+            try:
+                return _DECODER.raw_decode(self.text, start)
+            except (ValueError, RecursionError):
+                self._fast_tries -= 1
+                self.steps += start  # its error counts the lines up to here
+        try:
+            return self._value(start, 0)
+        except Unreadable as exc:
+            exc.began = self._began
+            raise
 
     def _value(self, at: int, depth: int) -> tuple[Any, int]:
         self.steps += 1

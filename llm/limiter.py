@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 logger = logging.getLogger("llm")
 
+_AWAY_S = 5.0  # a Redis that did not answer is left alone for so long, as no call may wait for it each time
+
 _PAUSE = """
 local left = redis.call('pttl', KEYS[1])
 if left < tonumber(ARGV[1]) then redis.call('set', KEYS[1], '1', 'px', ARGV[1]) end
@@ -70,7 +72,7 @@ class SharedLimiter:
         digest = hashlib.sha256(api_key.encode()).hexdigest()[:16]
         self.key = f"capstan:llm:pause:{provider}:{digest}:{model}"
         self._local = local or LocalLimiter()
-        self._away = False
+        self._ask_again = float("-inf")
 
     def wait_s(self) -> float:
         """Seconds until the next call may go out."""
@@ -86,12 +88,11 @@ class SharedLimiter:
     def _ask(self, question: Callable[[], Any]) -> Any:
         from redis.exceptions import RedisError
 
-        try:
-            answer = question()
-        except (RedisError, OSError) as exc:
-            if not self._away:
-                logger.warning("the shared rate limit is out of reach (%s); this process keeps its own", exc)
-            self._away = True
+        if time.monotonic() < self._ask_again:
             return None
-        self._away = False
-        return answer
+        try:
+            return question()
+        except (RedisError, OSError) as exc:
+            self._ask_again = time.monotonic() + _AWAY_S
+            logger.warning("the shared rate limit is out of reach (%s); this process keeps its own", exc)
+            return None

@@ -6,10 +6,12 @@ import logging
 import weakref
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import closing
+from contextlib import aclosing, closing
+from dataclasses import replace
 from typing import Any
 
 from llm import runtime
+from llm.arguments import is_storable, storable
 from llm.base import ModelPort, OnEvent
 from llm.errors import StreamCut
 from llm.ports import CancelToken
@@ -103,7 +105,7 @@ class AsyncAdapter(ModelPort):
     ) -> Generator[ModelEvent, None, None]:
         _ = self.client  # made in this thread: building its TLS context must not hold up the loop
         running = runtime.RunningCall(
-            lambda: self.events(request, stream=stream),
+            lambda: clean(self.events(request, stream=stream)),
             model=self.model_id,
             deadline_s=self.deadline(request),
             cancel=cancel,
@@ -123,3 +125,31 @@ class AsyncAdapter(ModelPort):
             )  # fmt: skip
         if response.thinking and logger.isEnabledFor(logging.DEBUG):
             logger.debug("thinking: %s", response.thinking)
+
+
+async def clean(events: AsyncGenerator[ModelEvent, None]) -> AsyncGenerator[ModelEvent, None]:
+    """The events with texts that can be stored; a pair of surrogates cut between two deltas comes out whole."""
+    held = ""
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, TextDelta):
+                text = held + event.text
+                if not text.isascii() or "\0" in text:
+                    held = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+                    text = storable(text[: len(text) - len(held)])
+                    event = TextDelta(text)
+                if not text:
+                    continue
+            elif isinstance(event, End):
+                if held:
+                    yield TextDelta("\ufffd")
+                event = End(_storable_response(event.response))
+            yield event
+
+
+def _storable_response(response: LLMResponse) -> LLMResponse:
+    content, thinking = storable(response.content), storable(response.thinking)
+    blocks = response.blocks if response.blocks is None or is_storable(response.blocks["items"]) else None
+    if (content, thinking, blocks) == (response.content, response.thinking, response.blocks):
+        return response
+    return replace(response, content=content, thinking=thinking, blocks=blocks)

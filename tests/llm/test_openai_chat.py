@@ -352,3 +352,22 @@ def test_a_forked_child_gets_a_loop_and_a_client_of_its_own(chat):
     os.waitpid(pid, 0)
     assert llm.call(ask()).content == "parent again"
     assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_no_text_may_hold_does_not_come_out(chat, stream):
+    reply = say("a\0b \ud83d\ude80 \udfff", pieces=["a\0b \ud83d", "\ude80 ", "\udfff"])
+    llm, _server = chat(reply)
+    events = []
+    response = llm.call(ask(), on_event=events.append if stream else None)
+    assert response.content == "a\ufffdb \U0001f680 \ufffd"
+    if stream:
+        assert "".join(e.text for e in events if isinstance(e, TextDelta)) == response.content
+
+
+def test_arguments_that_cannot_be_stored_are_an_error_of_the_call(chat):
+    llm, _server = chat(call("get_weather", city="Par\0is"), call("get_weather", city="\ud800"))
+    for _ in range(2):
+        made = llm.call(ASK).tool_calls[0]
+        assert made["arguments"] == {}
+        assert "surrogate" in made["arguments_error"]

@@ -12,6 +12,8 @@ import pytest
 import redis as redis_client
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from llm.adapters.wire import retry_after_s
 from llm.errors import (
@@ -333,7 +335,7 @@ def test_a_pause_ends_by_itself(redis):
 
 
 def test_without_redis_each_process_keeps_its_own_pause(caplog):
-    nowhere = redis_client.Redis(host="127.0.0.1", port=9, socket_connect_timeout=0.2)
+    nowhere = redis_client.Redis(host="127.0.0.1", port=9, socket_connect_timeout=0.2, retry=Retry(NoBackoff(), 0))
     limiter = shared(nowhere)
     assert limiter.wait_s() == 0
     limiter.pause(60)
