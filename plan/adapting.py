@@ -53,6 +53,7 @@ def adapt_plan(
         written = [_apply(plan, one, by=by, by_step=by_step) for one in changes]
         _check_whole(plan, known_tools)
         PlanChange.objects.bulk_create(written)
+        ExecutionPlan.objects.revise(plan_id)
         _tell(change, written)
         if PlanStep.objects.next_ready(plan_id):
             steering.wake_plan(plan_id)

@@ -57,6 +57,10 @@ _READY = """SELECT s.id FROM {step} s WHERE s.plan_id = %s AND s.status = 'pendi
 class ExecutionPlanQuerySet(LeasedRunQuerySet["ExecutionPlan"]):
     """The arrows of a plan; those it shares with a turn are in `LeasedRunQuerySet`."""
 
+    def revise(self, pk: int) -> None:
+        """Say that somebody from outside has changed the steps; the stream and the plan are locked by then."""
+        self.filter(pk=pk).update(revision=models.F("revision") + 1)
+
     def idle_with_work(self) -> list[int]:
         """Keys of plans that wait for a person or a retry though a step of theirs is ready, or none waits."""
         step, plan = PlanStep._meta.db_table, self.model._meta.db_table
@@ -94,6 +98,7 @@ class ExecutionPlan(LeasedRun):
     deadline = models.DateTimeField(null=True, blank=True)
     adaptable = models.BooleanField(default=True)
     adapt_permission = models.CharField(max_length=120, blank=True)
+    revision = models.BigIntegerField(default=0)  # raised by whatever changes its steps from outside
 
     objects = ExecutionPlanQuerySet.as_manager()
 

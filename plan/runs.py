@@ -27,4 +27,5 @@ class StepOwner:
         step = PlanStep.objects.get(pk=owner_id)
         assert step.status == StepStatus.PENDING
         services.record_step(step, events=change)
+        ExecutionPlan.objects.revise(step.plan_id)
         steering.wake_plan(step.plan_id)

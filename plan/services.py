@@ -276,17 +276,21 @@ def clipped(text: str) -> str:
 
 def record_step(step: PlanStep, *, events: EventSink, **more: Any) -> None:
     """Record `plan_step` with the step's status as it is now."""
-    events.record(
-        EventName.PLAN_STEP,
-        run=f"step:{step.pk}",
-        plan_id=step.plan_id,
-        step=step.key,
-        order=step.order,
-        action=step.action,
-        kind=step.kind,
-        status=str(step.status),
+    events.record(EventName.PLAN_STEP, **step_payload(step, **more))
+
+
+def step_payload(step: PlanStep, **more: Any) -> dict[str, Any]:
+    """What a `plan_step` event says."""
+    return {
+        "run": f"step:{step.pk}",
+        "plan_id": step.plan_id,
+        "step": step.key,
+        "order": step.order,
+        "action": step.action,
+        "kind": step.kind,
+        "status": str(step.status),
         **{name: value for name, value in more.items() if value},
-    )
+    }
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """A plan's read, asked of every policy in one statement (CAP-035, CAP-036, CAP-039).
 
-The same answers as `tools.policies`, for the calls that need the fewest: a read without a permission of its own, that no
-person is asked about, of a user without a daily budget. Everything else takes the ordinary way.
+The same answers as `tools.policies`, for the calls that need the fewest: a read without a permission of its own that
+no person is asked about, of a user without a daily budget. Everything else takes the ordinary way.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def ledger_columns(checked: Checked, context: ToolContext, outcome: Outcome) -> 
 def _ask(context: ToolContext, tool_name: str, digest: str) -> tuple[bool, int, bool]:
     connection.ensure_connection()
     raw: Any = connection
-    with raw._prepare_cursor(ServerBindingCursor(raw.connection)) as cursor:
+    binding: Any = ServerBindingCursor
+    with raw._prepare_cursor(binding(raw.connection)) as cursor:
         cursor.execute(
             _question(),
             {

@@ -27,9 +27,7 @@ def _problems() -> Iterator[CheckMessage]:
         return Error(text, hint=hint, id=f"capstan_worker.E{number:03}")
 
     if not of("TASK_ACKS_LATE"):
-        yield error(
-            1, "CELERY_TASK_ACKS_LATE is off: a dead worker takes its messages with it.", "Set it to True."
-        )
+        yield error(1, "CELERY_TASK_ACKS_LATE is off: a dead worker takes its messages with it.", "Set it to True.")
     if of("WORKER_PREFETCH_MULTIPLIER") != 1:
         yield error(
             2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, cast
 
@@ -17,9 +17,9 @@ from llm.ports import CancelToken
 from llm.types import ToolCall
 from loop.ports import StoredCall, Transcript
 from loop.rounds import CallRound
-from plan import services
+from plan import hot, services
 from plan.briefing import earlier_results, plan_context, step_message
-from plan.creation import filled_in
+from plan.creation import filled_in, references
 from plan.errors import ReferenceMissing
 from plan.models import ExecutionPlan, PlanStep, StepKind, StepMessage, StepStatus
 from plan.services import Settled
@@ -27,12 +27,14 @@ from plan.types import CONTEXT
 from prompt.models import WorkflowTemplate
 from prompt.types import AgentIdentity, Mode, Tier
 from prompt.validate import check_recipe, validate
+from tools import quick
 from tools.errors import LeaseLost
-from tools.runs import RunRef
+from tools.runs import RunRef, RunStatus
 from tools.units import Arrow, Unit, in_unit, release_connection
 from worker.errors import SliceOver
 from worker.live import LiveStep
 from worker.transcript import DataStep, StepTranscript
+from worker.wakes import wake_soon
 from workspaces.errors import CapstanError
 
 logger = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ class Agents(Protocol):
     def __call__(self, identity: str, *, mode: Mode = ..., tier: Tier | None = ...) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepRunner:
     """Runs steps of one claimed plan.
 
@@ -70,9 +72,15 @@ class StepRunner:
     extend: Callable[[float], None]
     leaving: Callable[[], bool]
     slots: Callable[[], int]
+    _made: dict[Tier, Any] = field(default_factory=dict)
+    _left: dict[str, Any] = field(default_factory=dict)  # what data steps left here, by key
 
     def take_over(self, *, slots: int) -> Settled:
         """Begin after a claim: steps that a lost owner left running are pending again, ready ones start."""
+        if self.run_ref.fence == 1 and slots and not self._bounded():
+            moved = hot.start_first(self.run_ref, revision=self.plan.revision)
+            if moved is not None and moved.next_step is not None:
+                return self._moved_on(moved)
 
         def change(_unit: Unit) -> None:
             PlanStep.objects.hand_back(self.plan.pk)
@@ -119,7 +127,7 @@ class StepRunner:
 
     def _run_llm(self, step: PlanStep) -> Settled:
         tier: Tier = step.tier or ("planning" if step.kind == StepKind.PLANNING else "execution")  # type: ignore[assignment]  # checked when the plan was made
-        agent = self.agents(self.plan.identity, mode="workflow", tier=tier)
+        agent = self._agent(tier)
         resumed = StepMessage.objects.filter(step=step).exists()
         recipe = self._recipe(step, agent.identity)
         if not resumed:
@@ -153,7 +161,10 @@ class StepRunner:
         return transcript.settled
 
     def _run_data(self, step: PlanStep) -> Settled:
-        agent = self.agents(self.plan.identity, mode="workflow", tier="execution")
+        settled = self._run_quick(step)
+        if settled is not None:
+            return settled
+        agent = self._agent("execution")
         rows = DataStep(run=self.run_ref, plan=self.plan, step=step, identity=agent.identity, slots=self.slots)
         call = ToolCall(id=f"step_{step.pk}", name=step.tool_name, arguments=self._arguments(step))
         self.extend(agent.identity.limits.step_seconds + OVERTIME_S)
@@ -163,6 +174,60 @@ class StepRunner:
         if rows.settled is None:
             raise RuntimeError("the call ended without a result or a park")
         return rows.settled
+
+    def _run_quick(self, step: PlanStep) -> Settled | None:
+        """A small read: its end and the next step's start are one statement. None: it takes the long way."""
+        if self._bounded() or not self.slots():
+            return None
+        agent = self._agent("execution")
+        rows = DataStep(run=self.run_ref, plan=self.plan, step=step, identity=agent.identity, slots=self.slots)
+        context = rows.tool_context(round=1, position=1)
+        call = ToolCall(id=f"step_{step.pk}", name=step.tool_name, arguments=self._arguments(step))
+        checked = quick.check_read(agent.executor, call, context)
+        if checked is None:
+            return None
+        outcome = quick.run_read(checked, context)
+        if not outcome.envelope["success"]:
+            return None  # a failed read is asked once more, and its failure is told the long way
+        ledger = quick.ledger_columns(checked, context, outcome)
+        if ledger is None:
+            return None
+        moved = hot.end_data_step(
+            self.run_ref,
+            step=step,
+            revision=self.plan.revision,
+            result=ledger["result"],
+            payload=services.step_payload(step, status=str(StepStatus.COMPLETED)),
+            ledger=ledger,
+            result_text=ledger["result"],
+        )
+        if moved is None:
+            self.plan.revision = ExecutionPlan.objects.values_list("revision", flat=True).get(pk=self.plan.pk)
+            return None
+        self._left[step.key] = outcome.envelope["result"]
+        wake_soon(self.plan.stream_id)
+        if moved.plan_ended:
+            return Settled(Arrow(RunStatus.COMPLETED))
+        return self._moved_on(moved)
+
+    def _moved_on(self, moved: hot.Moved) -> Settled:
+        """Go on with the step that was started; look again where others could start beside it, or none did."""
+        if moved.next_step is None:
+            return self._settle(lambda _unit: None)
+        if not moved.more:
+            return Settled(None, [moved.next_step])
+        beside = self._settle(lambda _unit: None, progress=False)
+        return Settled(beside.arrow, [moved.next_step, *beside.started])
+
+    def _bounded(self) -> bool:
+        """Whether the plan has limits of its own, which only settling looks at."""
+        plan = self.plan
+        return plan.deadline is not None or plan.budget_usd is not None or plan.budget_tokens is not None
+
+    def _agent(self, tier: Tier) -> Any:
+        if tier not in self._made:
+            self._made[tier] = self.agents(self.plan.identity, mode="workflow", tier=tier)
+        return self._made[tier]
 
     def _recipe(self, step: PlanStep, identity: AgentIdentity) -> WorkflowTemplate | None:
         """The recipe the step began with, checked before any model call (CAP-022, CAP-023)."""
@@ -247,8 +312,13 @@ class StepRunner:
 
     def _arguments(self, step: PlanStep) -> dict[str, Any]:
         """A data step's arguments, with what earlier steps left filled in."""
-        rows = PlanStep.objects.of(self.plan.pk).filter(key__in=step.reads, order__lt=step.order)
-        sources: dict[str, Any] = {row.key: row.result_json for row in rows}
+        named = {reference.partition(".")[0] for reference in references(step.args_json)} - {CONTEXT}
+        if not named and CONTEXT not in str(step.args_json):
+            return dict(step.args_json)
+        sources: dict[str, Any] = {key: self._left[key] for key in named if key in self._left}
+        if missing := named - set(sources):
+            rows = PlanStep.objects.of(self.plan.pk).filter(key__in=missing, order__lt=step.order)
+            sources.update({row.key: row.result_json for row in rows})
         sources[CONTEXT] = self.plan.context_json
         try:
             filled: dict[str, Any] = filled_in(step.args_json, sources)

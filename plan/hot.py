@@ -1,0 +1,246 @@
+"""The hot path: a data step's end, the next one's start and, where it was the last, the plan's end in one statement.
+
+Everything that a unit does under its locks happens here in the same order: stream, plan, steps, ledger, events. The
+plan's row is asked for fence, status, cancel and `revision`, which every change from outside raises: a statement that
+waited for such a change finds its row moved on, writes nothing, and its caller takes the long way through a unit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.db import connection
+from django.db.backends.postgresql.base import ServerBindingCursor
+from psycopg.types.numeric import Int8
+
+from events.models import Event, Stream
+from tools.models import ToolExecution
+from tools.runs import RunRef
+
+if TYPE_CHECKING:
+    from plan.models import PlanStep
+
+
+LEDGER = (
+    "workspace_id",
+    "user_id",
+    "correlation_id",
+    "owner_kind",
+    "owner_id",
+    "conversation_id",
+    "plan_id",
+    "round",
+    "position",
+    "tool_name",
+    "effect",
+    "mode",
+    "idempotency_key",
+    "arguments",
+    "arguments_digest",
+    "status",
+    "result",
+    "error",
+    "duration_ms",
+    "cached",
+    "scope_version",
+    "told_tokens",
+)
+
+
+STEP = (  # what running a step asks of its row; the rest is read when it is wanted
+    "id",
+    "plan_id",
+    "key",
+    "order",
+    "kind",
+    "action",
+    "recipe",
+    "recipe_version",
+    "tool_name",
+    "args_json",
+    "reads",
+    "is_critical",
+    "tier",
+    "status",
+    "origin_id",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a statement did.
+
+    Args:
+        plan_ended: it was the last step.
+        next_step: runs now; None: none is ready.
+        more: other steps are ready beside it.
+    """
+
+    plan_ended: bool
+    next_step: PlanStep | None
+    more: bool
+
+
+def end_data_step(
+    run: RunRef,
+    *,
+    step: PlanStep,
+    revision: int,
+    result: str,
+    payload: Mapping[str, Any],
+    ledger: Mapping[str, Any],
+    result_text: str,
+) -> Moved | None:
+    """Complete a data step whose read has answered; None: nothing was written, take the long way.
+
+    Args:
+        run: the claimed plan.
+        revision: of the plan, as its owner knows it.
+        result: JSON, small.
+        payload: of the step's event.
+        ledger: the call's row, by the names in `LEDGER`.
+        result_text: what a completed plan says when no step left a synthesis.
+    """
+    params = {
+        **_keys(run, revision, step.pk),
+        "result": result,
+        "payload": json.dumps(payload, ensure_ascii=False),
+        "result_text": result_text,
+        **{f"l{place}": _typed(ledger[name]) for place, name in enumerate(LEDGER)},
+    }
+    return _execute(_statement(_END), params)
+
+
+def start_first(run: RunRef, *, revision: int) -> Moved | None:
+    """Start the first ready step of a plan that nobody has begun; None: nothing was written, take the long way."""
+    return _execute(_statement(_START), _keys(run, revision, 0))
+
+
+def _keys(run: RunRef, revision: int, step: int) -> dict[str, Any]:
+    return {
+        "stream": run.stream_id,
+        "plan": Int8(run.pk),
+        "fence": Int8(run.fence),
+        "revision": Int8(revision),
+        "step": Int8(step),
+        "lease": float(settings.CAPSTAN_LEASE_SECONDS),
+        "correlation": run.correlation_id,
+    }
+
+
+def _typed(value: Any) -> Any:
+    return Int8(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _execute(sql: str, params: dict[str, Any]) -> Moved | None:
+    """One prepared statement through Django's connection: its errors, its query log."""
+    connection.ensure_connection()
+    raw: Any = connection
+    binding: Any = ServerBindingCursor
+    with raw._prepare_cursor(binding(raw.connection)) as cursor:
+        cursor.execute(sql, params)
+        row: tuple[Any, ...] | None = cursor.fetchone()
+    return None if row is None else Moved(plan_ended=row[0], next_step=_step(row[2:]), more=row[1])
+
+
+def _step(row: tuple[Any, ...]) -> PlanStep | None:
+    from plan.models import PlanStep
+
+    values = dict(zip(STEP, row, strict=True))
+    if values["id"] is None:
+        return None
+    for name in ("args_json", "reads"):
+        if isinstance(values[name], str):
+            values[name] = json.loads(values[name])
+    return PlanStep.from_db("default", list(values), list(values.values()))
+
+
+_LOCK = "lk AS MATERIALIZED (SELECT id FROM {stream_table} WHERE id = %(stream)s FOR NO KEY UPDATE)"
+_HELD = """o.id = %(plan)s AND o.fence = %(fence)s AND o.status = 'running' AND o.cancel_requested_at IS NULL
+        AND o.revision = %(revision)s"""
+_NEXT = """rd AS MATERIALIZED (SELECT s.id, s."order" FROM (
+            SELECT id, plan_id, "order", reads FROM {step_table} w WHERE w.plan_id = %(plan)s AND w.status = 'pending'
+            ORDER BY w."order" LIMIT 5) s WHERE {ready} ORDER BY s."order" LIMIT 2),
+    nx AS MATERIALIZED (SELECT id FROM rd ORDER BY "order" LIMIT 1)"""  # one that is ready farther on: the long way
+_READY = """NOT EXISTS (
+            SELECT 1 FROM jsonb_array_elements_text(s.reads) AS read(key)
+            JOIN {step_table} r ON r.plan_id = s.plan_id AND r.key = read.key
+            WHERE r.id <> %(step)s AND NOT (r.status IN ('completed', 'skipped')
+                OR r.status = 'failed' AND NOT r.is_critical))"""
+_RUNNING = """SET status = 'running', started_at = COALESCE(t.started_at, clock_timestamp())"""
+_STARTED = """jsonb_build_object('run', 'step:' || nxt.id, 'plan_id', nxt.plan_id, 'step', nxt.key,
+        'order', nxt."order", 'action', nxt.action, 'kind', nxt.kind, 'status', 'running')"""
+_EVENT = "INSERT INTO {event_table} (stream_id, seq, name, payload, correlation_id, created_at)"
+
+_START = f"""WITH {_LOCK},
+    {_NEXT},
+    p AS (UPDATE {{plan_table}} o SET lease_until = clock_timestamp() + %(lease)s * interval '1 second'
+        FROM lk, nx WHERE {_HELD} RETURNING o.id),
+    nxt AS (UPDATE {{step_table}} t {_RUNNING} FROM p, nx WHERE t.id = nx.id AND t.status = 'pending' RETURNING t.*),
+    str AS (UPDATE {{stream_table}} s SET last_seq = s.last_seq + 1 FROM nxt WHERE s.id = %(stream)s
+        RETURNING s.last_seq),
+    ev AS ({_EVENT}
+        SELECT %(stream)s, str.last_seq, 'plan_step', {_STARTED}, %(correlation)s, clock_timestamp() FROM str, nxt)
+    SELECT false, (SELECT count(*) FROM rd) > 1, {{columns}} FROM nxt"""  # noqa: S608
+
+_END = f"""WITH {_LOCK},
+    {_NEXT},
+    rest AS MATERIALIZED (SELECT NOT EXISTS (
+            SELECT 1 FROM {{step_table}} s WHERE s.plan_id = %(plan)s AND s.status = 'pending')
+        AND NOT EXISTS (SELECT 1 FROM {{step_table}} s WHERE s.plan_id = %(plan)s AND s.id <> %(step)s
+            AND NOT (s.status IN ('completed', 'skipped') OR s.status = 'failed' AND NOT s.is_critical)) AS none),
+    p AS (UPDATE {{plan_table}} o SET attempts = 0,
+            status = CASE WHEN rest.none THEN 'completed' ELSE 'running' END,
+            lease_until = CASE WHEN NOT rest.none THEN clock_timestamp() + %(lease)s * interval '1 second' END,
+            lease_owner = CASE WHEN rest.none THEN '' ELSE o.lease_owner END,
+            ended_at = CASE WHEN rest.none THEN clock_timestamp() END
+        FROM lk, rest WHERE {_HELD} RETURNING o.id, rest.none AS ended),
+    done AS (UPDATE {{step_table}} t SET status = 'completed', result_json = %(result)s::jsonb, error = '',
+            ended_at = clock_timestamp()
+        FROM p WHERE t.id = %(step)s AND t.status = 'running' RETURNING t.id),
+    led AS (INSERT INTO {{ledger_table}} ({{ledger_columns}}, created_at, ended_at)
+        SELECT {{ledger_values}}, clock_timestamp(), clock_timestamp() FROM done),
+    nxt AS (UPDATE {{step_table}} t {_RUNNING} FROM done, nx WHERE t.id = nx.id AND t.status = 'pending' RETURNING t.*),
+    str AS (UPDATE {{stream_table}} s
+        SET last_seq = s.last_seq + 1 + (SELECT count(*) FROM nxt) + p.ended::int
+        FROM done, p WHERE s.id = %(stream)s RETURNING s.last_seq),
+    ev AS ({_EVENT}
+        SELECT %(stream)s, str.last_seq - (SELECT count(*) FROM nxt) - p.ended::int, 'plan_step',
+            %(payload)s::jsonb, %(correlation)s, clock_timestamp() FROM str, p
+        UNION ALL SELECT %(stream)s, str.last_seq, 'plan_step', {_STARTED}, %(correlation)s, clock_timestamp()
+            FROM str, nxt
+        UNION ALL SELECT %(stream)s, str.last_seq, 'plan_completed', jsonb_build_object('plan_id', p.id, 'result',
+            COALESCE((SELECT s.llm_synthesis FROM {{step_table}} s WHERE s.plan_id = %(plan)s
+                AND s.status = 'completed' AND s.llm_synthesis <> '' ORDER BY s."order" DESC LIMIT 1),
+                %(result_text)s::text)), %(correlation)s, clock_timestamp() FROM str, p WHERE p.ended)
+    SELECT p.ended, (SELECT count(*) FROM rd) > 1, {{columns}} FROM p LEFT JOIN nxt ON true"""  # noqa: S608
+
+
+@cache
+def _statement(template: str) -> str:
+    from plan.models import ExecutionPlan, PlanStep
+
+    ledger = {field.attname: field for field in ToolExecution._meta.concrete_fields}
+    step = PlanStep._meta.db_table
+    text = template.format(
+        plan_table=ExecutionPlan._meta.db_table,
+        step_table=step,
+        stream_table=Stream._meta.db_table,
+        event_table=Event._meta.db_table,
+        ledger_table=ToolExecution._meta.db_table,
+        ready=_READY.format(step_table=step),
+        columns=", ".join(f'nxt."{name}"' for name in STEP),
+        ledger_columns=", ".join(f'"{ledger[name].column}"' for name in LEDGER),
+        ledger_values=", ".join(f"%(l{place})s::{_cast(ledger[name])}" for place, name in enumerate(LEDGER)),
+    )
+    return " ".join(text.split())  # psycopg keeps what it has parsed of a statement only below 4,096 characters
+
+
+def _cast(field: Any) -> str:
+    kind = str(field.db_type(connection))
+    return "text" if kind.startswith("varchar") else kind
