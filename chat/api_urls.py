@@ -3,7 +3,7 @@
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView
 
-from chat import api, api_approvals, api_runs
+from chat import api, api_approvals, api_runs, api_tools
 
 urlpatterns = [
     path("conversations/", api.Conversations.as_view(), name="api-conversations"),
@@ -20,6 +20,9 @@ urlpatterns = [
     path("approvals/", api_approvals.Approvals.as_view(), name="api-approvals"),
     path("approvals/<int:approval_id>/", api_approvals.ApprovalDetail.as_view(), name="api-approval"),
     path("approvals/<int:approval_id>/decide/", api_approvals.ApprovalDecide.as_view(), name="api-approval-decide"),
+    path("tools/", api_tools.Tools.as_view(), name="api-tools"),
+    path("tools/<str:name>/", api_tools.ToolCall.as_view(), name="api-tool"),
+    path("tool-calls/<int:call_id>/", api_tools.ToolCallDetail.as_view(), name="api-tool-call"),
     path("interactions/", api_runs.Interactions.as_view(), name="api-interactions"),
     path("tool-executions/", api_runs.ToolExecutions.as_view(), name="api-tool-executions"),
     path("tool-executions/<int:execution_id>/", api_runs.ToolExecutionDetail.as_view(), name="api-tool-execution"),

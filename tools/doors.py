@@ -20,11 +20,11 @@ from llm.types import ToolCall
 from observability.correlation import correlated
 from prompt.types import Mode
 from tools.calls import Outcome
-from tools.envelopes import shortened
+from tools.envelopes import refused, shortened, succeeded
 from tools.errors import LeaseLost
 from tools.executor import ToolExecutor, answered
 from tools.heartbeat import owner_name, watching
-from tools.models import Approval, ToolCallRun, ToolExecution
+from tools.models import Approval, ExecutionStatus, ToolCallRun, ToolExecution
 from tools.policies import Checked
 from tools.ports import dispatcher
 from tools.queries import is_waiting
@@ -65,6 +65,7 @@ def call_tool(
     correlation_id: str,
     clock: Callable[[], datetime],
     ports: Mapping[str, Any] | None = None,
+    remember: Callable[[ToolCallRun], None] | None = None,
 ) -> CallResult:
     """Call one tool for a user, in this process; every policy holds as in a conversation (CAP-030 – 036).
 
@@ -76,6 +77,7 @@ def call_tool(
         door: `rest`, `mcp`, `command` or `admin`.
         clock: aware UTC time.
         ports: for tools of upper rooms, by name.
+        remember: told the new call in the transaction that makes it, such as to keep an idempotency key with it.
 
     Returns:
         The answer, or what the call waits for.
@@ -94,6 +96,8 @@ def call_tool(
             arguments=storable(dict(arguments), "arguments"),
         )
         claim = ToolCallRun.objects.claim(call.pk, owner=owner_name())
+        if remember is not None:
+            remember(call)
     assert claim is not None, "a new call is free"
     return _Call(executor, call, RunRef.of(call, claim), clock, ports or {}).run(arguments)
 
@@ -123,6 +127,18 @@ def run_call(
             return None
 
 
+def call_result(call: ToolCallRun) -> CallResult:
+    """What has become of a call by now, read from its rows."""
+    place = {"owner_kind": "call", "owner_id": call.pk}
+    execution = ToolExecution.objects.filter(**place).first()
+    approval = Approval.objects.filter(**place).order_by("-pk").first()
+    if execution is None or not call.ended:
+        return CallResult(call=call, approval=approval)
+    good = execution.status == ExecutionStatus.SUCCEEDED
+    envelope = succeeded(execution.value()) if good else refused(execution.error)
+    return CallResult(call=call, envelope=envelope, approval=approval, execution=execution)
+
+
 @dataclass(slots=True)
 class _Call:
     """One claimed call in this process."""
@@ -134,6 +150,11 @@ class _Call:
     ports: Mapping[str, Any]
 
     def run(self, arguments: Mapping[str, Any]) -> CallResult:
+        done = self._run(arguments)
+        self.call.refresh_from_db(fields=("status", "error", "ended_at"))
+        return done
+
+    def _run(self, arguments: Mapping[str, Any]) -> CallResult:
         context = self._context()
         asked = ToolCall(id=f"call-{self.call.pk}", name=self.call.tool_name, arguments=dict(arguments))
         checked = self.executor.check(asked, context)
