@@ -120,7 +120,7 @@ def read_answer(items: Sequence[Mapping[str, Any]], batch: Sequence[Candidate]) 
     """The model's array as verdicts.
 
     Args:
-        items: objects of `{key, verdict, into?, name?}`; other keys are refused.
+        items: objects of `{key, verdict, into?, name?}`; what else a model adds, such as a reason, has no effect.
         batch: what was asked.
 
     Raises:
@@ -155,15 +155,12 @@ def _mentioned(key: str, items: Sequence[Mapping[str, Any]]) -> bool:
 
 def _problem(item: Mapping[str, Any], by_key: Mapping[str, Candidate], seen: Mapping[str, Verdict]) -> str:
     key, verdict = item.get("key"), item.get("verdict")
-    unknown = sorted(set(item) - {"key", "verdict", "into", "name"})
     if not isinstance(key, str) or key not in by_key:
         return f"unknown key {key!r:.120}"
     if key in seen:
         return f"two verdicts for {key}"
     if verdict not in get_args(VerdictName):
         return f"unknown verdict {verdict!r:.40} for {key}"
-    if unknown:
-        return f"unknown fields {unknown!r:.120} for {key}"
     if verdict == "merge" and not (isinstance(item.get("into"), str) and item["into"] not in ("", key)):
         return f"merge of {key} needs another candidate's key in `into`"
     if verdict == "rename":

@@ -76,7 +76,6 @@ def test_a_candidate_larger_than_a_batch_goes_alone() -> None:
         ({"key": "module:a", "verdict": "delete"}, "unknown verdict 'delete' for module:a"),
         ({"key": "module:a", "verdict": ["keep"]}, "unknown verdict"),
         ({"key": "module:a"}, "unknown verdict None for module:a"),
-        ({"key": "module:a", "verdict": "keep", "confidence": 1}, "unknown fields ['confidence'] for module:a"),
         ({"key": "module:a", "verdict": "merge"}, "merge of module:a needs another candidate's key in `into`"),
         ({"key": "module:a", "verdict": "merge", "into": "module:a"}, "merge of module:a needs"),
         ({"key": "module:a", "verdict": "merge", "into": 3}, "merge of module:a needs"),
@@ -89,6 +88,19 @@ def test_an_answer_that_does_not_fit_is_refused_by_name(item: dict[str, Any], pr
     with pytest.raises(CanonicalizeError) as raised:
         read_answer([item], [module("a")])
     assert problem in raised.value.details["problems"][0]
+
+
+def test_what_a_model_adds_of_its_own_has_no_effect() -> None:
+    plain = read_answer([{"key": "module:a", "verdict": "keep"}], [module("a")])
+    chatty = {
+        "key": "module:a",
+        "verdict": "keep",
+        "reason": "core",
+        "into": "module:b",
+        "name": "A",
+        "confidence": 0.9,
+    }
+    assert read_answer([chatty], [module("a")]) == plain
 
 
 def test_a_candidate_left_out_or_decided_twice_is_refused() -> None:
