@@ -1,6 +1,9 @@
 from django.contrib import admin
+from django.template.loader import render_to_string
 
 from chat.models import Conversation, Message, Turn
+from chat.preview import preview_of
+from workspaces.errors import CapstanError
 from workspaces.readonly import ReadOnlyAdmin
 
 
@@ -35,6 +38,16 @@ class TurnAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "correlation_id", "user__username")
     list_select_related = ("conversation", "user")
     inlines = (MessageInline,)
+    readonly_fields = ("prompt_preview",)
+
+    @admin.display(description="What the model gets")
+    def prompt_preview(self, turn: Turn) -> str:
+        """Layer by layer, with estimated tokens and what the provider may keep in its cache."""
+        try:
+            parts = preview_of(turn)
+        except CapstanError as exc:
+            return f"There is no preview: {exc}"
+        return render_to_string("chat/admin_preview.html", {"parts": parts, "tokens": sum(p.tokens for p in parts)})
 
 
 @admin.register(Message)

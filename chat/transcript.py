@@ -66,6 +66,7 @@ class ChatTranscript:
     _model_used: str = ""
     _board: Extract | None = None
     _summary: str = ""
+    _replies: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         turn = self.turn
@@ -253,6 +254,7 @@ class ChatTranscript:
             provider=interaction.provider,
             stop_reason=response.stop_reason,
         )
+        self._replies[round] = row.pk  # a unit that runs again stores another row, and says so here
         record_interaction(interaction)
         self._say(unit, row, final=not row.tool_calls)
 
@@ -350,11 +352,14 @@ class ChatTranscript:
         )
 
     def _reply(self, round: int) -> int | None:  # noqa: A002
-        return (
-            Message.objects.filter(turn_id=self.turn.pk, round=round, position=0, role="assistant")
-            .values_list("pk", flat=True)
-            .first()
-        )
+        """The key of a round's reply; remembered, since a reply does not change any more."""
+        if round not in self._replies:
+            rows = Message.objects.filter(turn_id=self.turn.pk, round=round, position=0, role="assistant")
+            found = rows.values_list("pk", flat=True).first()
+            if found is None:
+                return None
+            self._replies[round] = found
+        return self._replies[round]
 
     def _parent(self, round: int) -> int | None:  # noqa: A002
         """What a reply goes on from: the reply before it, else the question."""

@@ -14,7 +14,7 @@ from context.services import SnapshotService
 from factory.identities import identity as named_identity
 from factory.tiers import build_llm
 from llm.ports import BaseLLM, CancelToken
-from llm.types import ModelEvent
+from llm.types import ModelEvent, SystemBlock
 from loop.ports import LoopOutcome, Transcript
 from loop.react import bounded_react_loop
 from prompt.builder import PromptBuilder
@@ -103,8 +103,7 @@ class PlannerAgent:
             transcript.set_dynamic(prompt.dynamic(), built["version"])
         return self._run(
             transcript,
-            recipe=recipe,
-            extra=BOARD_INSTRUCTIONS if self.identity.blackboard else "",
+            system=self.chat_system(recipe),
             cancel=cancel,
             on_event=on_event,
             seconds=deadline_s or self.identity.limits.turn_seconds,
@@ -134,36 +133,41 @@ class PlannerAgent:
         """
         return self._run(
             transcript,
-            recipe=recipe,
-            extra=system_context,
+            system=self._system(recipe, system_context),
             cancel=cancel,
             on_event=on_event,
             seconds=deadline_s or self.identity.limits.step_seconds,
             thinking_tokens=thinking_tokens,
         )
 
+    def chat_system(self, recipe: WorkflowTemplate | None = None) -> tuple[SystemBlock, ...]:
+        """Layers 1 to 3 of a chat turn, as `handle_message` sends them."""
+        return self._system(recipe, BOARD_INSTRUCTIONS if self.identity.blackboard else "")
+
+    def _system(self, recipe: WorkflowTemplate | None, extra: str) -> tuple[SystemBlock, ...]:
+        prompt = PromptBuilder().with_identity(self.identity)
+        if recipe is not None:
+            prompt = prompt.with_workflow(recipe)
+        if extra:
+            prompt = prompt.with_run(extra)
+        return prompt.build()
+
     def _run(
         self,
         transcript: Any,
         *,
-        recipe: WorkflowTemplate | None,
-        extra: str,
+        system: tuple[SystemBlock, ...],
         cancel: CancelToken | None,
         on_event: OnEvent | None,
         seconds: float,
         thinking_tokens: int = 0,
         on_plan_created: Callable[[int], str] | None = None,
     ) -> LoopOutcome:
-        prompt = PromptBuilder().with_identity(self.identity)
-        if recipe is not None:
-            prompt = prompt.with_workflow(recipe)
-        if extra:
-            prompt = prompt.with_run(extra)
         return bounded_react_loop(
             llm=self.llm,
             executor=self.executor,
             transcript=transcript,
-            system=prompt.build(),
+            system=system,
             limits=self.identity.limits,
             tier=self.tier,
             clock=timezone.now,

@@ -1,0 +1,49 @@
+"""The admin shows conversations, turns and messages, and what the model gets."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from chat.models import Message
+from chat.preview import preview_of
+from llm.testing import call
+
+
+@pytest.fixture
+def signed_in(chat):
+    it = chat(call("no_such"), "Done.")
+    it.user.is_staff = True
+    it.user.save()
+    it.say("Tell me <b>all</b>")
+    browser = Client()
+    browser.force_login(it.user)
+    return it, browser
+
+
+def test_the_preview_is_what_the_model_got(signed_in):
+    it, _browser = signed_in
+    turn = it.conversation.turns.get()
+    Message.objects.filter(turn=turn, round=2).delete()  # as it stood before the last model call
+    parts = preview_of(turn)
+    sent = it.llm.requests[-1]
+    assert [part.text for part in parts[1:4]] == [block.text for block in sent.system]
+    assert [part.cached for part in parts[1:4]] == [block.cache for block in sent.system]
+    assert parts[4].text == sent.messages[0].content
+    assert [part.cached for part in parts[4:]] == [message.cache for message in sent.messages]
+    assert parts[0].title == f"tools ({len(sent.tools)})"
+
+
+def test_pages_of_the_admin(signed_in):
+    it, browser = signed_in
+    turn = it.conversation.turns.get()
+    shown = browser.get(reverse("admin:capstan_chat_turn_change", args=[turn.pk]))
+    assert shown.status_code == 200
+    text = shown.content.decode()
+    assert "What the model gets" in text
+    assert "Tell me &lt;b&gt;all&lt;/b&gt;" in text
+    assert "cached up to here" in text
+    for name in ("conversation", "turn", "message"):
+        assert browser.get(reverse(f"admin:capstan_chat_{name}_changelist")).status_code == 200
+        assert browser.get(reverse(f"admin:capstan_chat_{name}_add")).status_code == 403
