@@ -14,6 +14,9 @@ BaseCommand().check()  # a missing key stops this process too
 
 from chat.streams import stream_gate  # noqa: E402  after the apps are loaded
 from config.mcp import McpMount  # noqa: E402
+from config.stopping import StopsEarly  # noqa: E402
 from streaming.sse import ASGIApp, StreamApp  # noqa: E402
+from tools import heartbeat  # noqa: E402
 
-application = McpMount(StreamApp(cast("ASGIApp", django_application), gate=stream_gate))
+streams = StreamApp(cast("ASGIApp", django_application), gate=stream_gate)
+application = StopsEarly(McpMount(streams), streams.stop, heartbeat.shut_down)

@@ -41,7 +41,7 @@ PATHS: Final = (
     ("plan", re.compile(r"/api/plans/(\d{1,18})/stream/")),
 )
 RETRY_MS: Final = 1000
-REASONS: Final = {400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed"}
+STOP_S: Final = 0.5
 
 
 class StreamApp:
@@ -58,6 +58,8 @@ class StreamApp:
         self._options = options or StreamSettings.from_django()
         self._hub: Hub | None = None
         self._door: DatabaseDoor | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         target = _target(scope["path"]) if scope["type"] == "http" else None
@@ -88,19 +90,29 @@ class StreamApp:
             return
         await send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, echo]})
         sending = asyncio.create_task(self._send_all(reader, send))
-        leaving = asyncio.create_task(_until_gone(receive))
+        others = {asyncio.create_task(_until_gone(receive)), asyncio.create_task(self._stopping.wait())}
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sending, *others}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sending, leaving):
+            for task in (sending, *others):
                 task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
-        if not sending.cancelled() and (failure := sending.exception()) is not None:
-            raise failure
+            await asyncio.gather(sending, *others, return_exceptions=True)
+        if not sending.cancelled():
+            sending.result()
+        elif self._stopping.is_set():
+            with suppress(TimeoutError, OSError):
+                async with asyncio.timeout(STOP_S):
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def stop(self) -> None:
+        """End all streams: their clients come back, to another process or a new one. Any thread may call it."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def _admit(self, request: StreamRequest, last_id: str) -> StreamReader:
         if self._hub is None or self._door is None:  # both belong to the running event loop
             self._hub, self._door = Hub(), DatabaseDoor(self._options.database_slots)
+            self._loop = asyncio.get_running_loop()
         grant = await self._door.visit(lambda: self._gate(request))
         return StreamReader(
             request,

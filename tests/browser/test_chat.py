@@ -50,7 +50,8 @@ def drawn(page: Page) -> str:
     text: str = page.evaluate(
         """() => {
             const copy = document.querySelector(".thread").cloneNode(true);
-            for (const each of copy.querySelectorAll("time, [data-slot=time], [data-slot=took], [hidden], .tool-body")) each.remove();
+            const left = "time, [data-slot=time], [data-slot=took], [hidden], .tool-body";
+            for (const each of copy.querySelectorAll(left)) each.remove();
             return copy.textContent.replace(/\\s+/g, " ");
         }"""
     )

@@ -119,6 +119,18 @@ class TestCost:
         wait_until(lambda: subscriptions(valkey, conversation) == 0, what="the server has let the channel go")
 
 
+def test_a_server_that_stops_lets_its_streams_go_at_once(processes: Processes, valkey: Valkey) -> None:
+    conversation = make_conversation()
+    process, url = processes.web(environment={"REDIS_URL": valkey.url})
+    path, token = f"/api/conversations/{conversation.pk}/stream/", token_of(conversation.user)
+    with reading(Web(port=int(url.rpartition(":")[2])), path, Authorization=token) as client:
+        client.wait_for_events("caught_up")
+        process.terminate()
+        assert client.ended
+    assert "timeout graceful shutdown exceeded" not in process.output
+    assert "Traceback" not in process.output
+
+
 def server_connections() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'idle-streams'")
