@@ -83,11 +83,11 @@ def survey(
 
     Source: SC-02 steps 1 and 2.
     """
+    gathered = gather(path, exclude=exclude, progress=progress)
     name = label or label_of(path)
     if len(name) > LABEL_CHARS:
         reason = f"a repository's name has at most {LABEL_CHARS} characters; give one with --label"
         raise SourceUnusable(path=str(path), reason=reason)
-    gathered = gather(path, exclude=exclude, progress=progress)
     filtered = prefilter(gathered, rules)
     if filtered.failures:
         raise ParseFailed(filtered.failures)
