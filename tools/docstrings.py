@@ -28,7 +28,9 @@ def described(docstring: str | None) -> Described:
     if not docstring or not docstring.strip():
         return Described()
     readings: list[Docstring] = []
-    for parse in (_google, numpydoc.parse, rest.parse):
+    for parse, mark in ((_google, ":\n"), (numpydoc.parse, "---"), (rest.parse, ":param")):
+        if mark not in docstring and readings:
+            continue
         try:
             readings.append(parse(docstring))
         except ParseError:
@@ -45,5 +47,4 @@ def described(docstring: str | None) -> Described:
     )
 
 
-def _google(docstring: str) -> Docstring:
-    return GoogleParser(sections=[*DEFAULT_SECTIONS, *_KEYWORD_SECTIONS, *_INTERNAL_SECTIONS]).parse(docstring)
+_google = GoogleParser(sections=[*DEFAULT_SECTIONS, *_KEYWORD_SECTIONS, *_INTERNAL_SECTIONS]).parse

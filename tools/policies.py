@@ -17,11 +17,11 @@ from tools.budgets import over_budget
 from tools.envelopes import refused, succeeded
 from tools.errors import InvalidArguments
 from tools.exposure import guarded, refusal
+from tools.membership import is_member
 from tools.models import Approval, ApprovalStatus, ExecutionStatus, Question, ToolExecution
 from tools.registry import Registry
 from tools.types import Arguments, Envelope, ToolContext, ToolSpec
 from tools.values import digest, storable
-from workspaces.models import Membership
 from workspaces.permissions import may
 
 logger = logging.getLogger(__name__)
@@ -106,9 +106,7 @@ class Policies:
 
 def _not_permitted(spec: ToolSpec, context: ToolContext) -> str | None:
     if spec.permission is None:
-        member = Membership.objects.filter(
-            user_id=context.user.pk, workspace_id=context.workspace.pk, user__is_active=True
-        ).exists()
+        member = is_member(context.user.pk, context.workspace.pk)
         return None if member else "the user is no active member of this workspace"
     if may(context.user, spec.permission, workspace=context.workspace):
         return None
