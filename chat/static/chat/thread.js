@@ -210,8 +210,8 @@ export class Thread {
 
   on_tool_start(data) {
     const chip = this.tool(data);
+    if (chip && chip.dataset.state !== "running") return; // a live signal that its row has overtaken
     if (chip && data.label) slot(chip, "label").textContent = data.label;
-    if (chip && chip.dataset.state !== "running") return;
     const turn = this.ownerTurn(data.run);
     if (turn) this.doing(turn, `${data.label || data.tool}…`);
     else setText(this.activity(this.root.querySelector(`[data-run="${CSS.escape(data.run)}"]`)), `${data.label || data.tool}…`);
