@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import http.client
 import os
@@ -60,9 +61,9 @@ class Stack:
         descriptor = self.state.lock()
         try:
             supervisor = Supervisor(keep=(descriptor,))
-            with supervisor.running():
+            with contextlib.ExitStack() as after, supervisor.running():
                 try:
-                    self._start(supervisor)
+                    self._start(supervisor, after)
                 except StartRefused:
                     supervisor.flush()
                     raise
@@ -70,13 +71,11 @@ class Stack:
                 supervisor.say("stopping")
         finally:
             self.state.withdraw()
-            if not (self.database_url and self.redis_url):
-                remove_sockets(self.state)
             os.close(descriptor)
 
-    def _start(self, supervisor: Supervisor) -> None:
+    def _start(self, supervisor: Supervisor, after: contextlib.ExitStack) -> None:
         self._refuse_taken_port()
-        servers = self._start_servers(supervisor)
+        servers = self._start_servers(supervisor, after)
         self.state.announce(servers)
         password = self._prepare_database(supervisor)
         if self.static_root is not None:
@@ -111,7 +110,7 @@ class Stack:
                     ) from exc
                 raise StartRefused(f"Port {self.port} cannot be used ({exc.strerror}): set PORT.") from exc
 
-    def _start_servers(self, supervisor: Supervisor) -> Servers:
+    def _start_servers(self, supervisor: Supervisor, after: contextlib.ExitStack) -> Servers:
         embedded = servers_of(self.state)
         needed: list[type[Postgres] | type[Valkey]] = []
         if not self.database_url:
@@ -120,6 +119,7 @@ class Stack:
             needed.append(Valkey)
         if needed:
             layout = Layout.prepare(self.state)
+            after.callback(remove_sockets, self.state)
             started = [
                 (server, supervisor.start(server.prepare(), server=True)) for server in (k(layout) for k in needed)
             ]
