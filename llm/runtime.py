@@ -7,6 +7,7 @@ provider's socket at once. A forked child starts a loop of its own at its first 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import logging
 import os
@@ -26,28 +27,49 @@ T = TypeVar("T")
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
+_thread: threading.Thread | None = None
 _pid = 0
+_exiting = False
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
     """This process's loop, started on first use."""
-    global _loop, _pid
+    global _loop, _pid, _thread
     loop = _loop
     if loop is not None and _pid == os.getpid():
         return loop
     with _lock:
         if _loop is None or _pid != os.getpid():
             _loop, _pid = asyncio.new_event_loop(), os.getpid()
-            threading.Thread(target=_loop.run_forever, name="llm-loop", daemon=True).start()
+            _thread = threading.Thread(target=_loop.run_forever, name="llm-loop", daemon=True)
+            _thread.start()
         return _loop
 
 
 def _forget_after_fork() -> None:
-    global _lock, _loop
-    _lock, _loop = threading.Lock(), None
+    global _lock, _loop, _thread
+    _lock, _loop, _thread = threading.Lock(), None, None
+
+
+def _stop_at_exit() -> None:
+    """End what still runs: a thread that outlives the interpreter's own end may crash it."""
+    global _exiting
+    _exiting = True
+    if _loop is None or _thread is None or _pid != os.getpid():
+        return
+    asyncio.run_coroutine_threadsafe(_cancel_all(), _loop).add_done_callback(lambda _done: _loop.stop())
+    _thread.join(2.0)
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=1.0) if tasks else None
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
+atexit.register(_stop_at_exit)
 
 
 def run(work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
@@ -96,7 +118,7 @@ class PerProcess(Generic[T]):
 
 def _close(client: Any, pid: int) -> None:
     """Close a client on the loop that its connections live on; a forked child leaves its parent's alone."""
-    if client is not None and pid == os.getpid():
+    if client is not None and pid == os.getpid() and not _exiting:
         asyncio.run_coroutine_threadsafe(client.close(), event_loop())
 
 
@@ -224,5 +246,5 @@ class RunningCall:
 
 
 def _refuse_own_thread() -> None:
-    if _loop is not None and _pid == os.getpid() and threading.current_thread().name == "llm-loop":
+    if _thread is not None and threading.current_thread() is _thread:
         raise RuntimeError("a model call made on the adapters' own event loop would wait for itself")

@@ -138,6 +138,8 @@ class ChatAnswer:
             yield from self._parts([("thinking", reasoning)])
         if isinstance(content, str) and content:
             yield from self._parts(self._tags.feed(content))
+        elif isinstance(content, list):  # some servers answer in parts
+            yield from self._parts([part for item in content for part in _part(item)])
         if refusal:
             self._refusal.append(refusal)
             yield from self._parts([("text", refusal)])
@@ -178,3 +180,14 @@ class ChatAnswer:
             if isinstance(value, int):
                 self._usage[key] = value  # type: ignore[literal-required]
         yield UsageDelta(self._usage)
+
+
+def _part(item: Any) -> list[tuple[str, str]]:
+    """A part of a content list, as (`thinking` or `text`, words)."""
+    if not isinstance(item, dict):
+        return []
+    kind = "thinking" if item.get("type") in ("thinking", "reasoning") else "text"
+    words = item.get(kind) or item.get("text")
+    if isinstance(words, list):
+        return [(kind, inner) for one in words for _kind, inner in _part(one)]
+    return [(kind, words)] if isinstance(words, str) and words else []

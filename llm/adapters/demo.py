@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llm.adapters import demo_d1 as d1
@@ -108,6 +108,14 @@ def decide(request: ModelRequest) -> Move:
         request: as any adapter gets it.
     """
     reading = Reading(request)
+    move = _decide(request, reading)
+    ends = not move.calls or any(call["name"] == "create_plan" for call in move.calls)
+    if ends and "</board>" in reading.system and not reading.is_step:
+        return replace(move, text=f"{move.text}\n\n{writing.board(reading, [call['name'] for call in move.calls])}")
+    return move
+
+
+def _decide(request: ModelRequest, reading: Reading) -> Move:
     batch = d1.candidates(reading)
     if batch is not None:
         return Move(d1.verdicts(batch, reading))

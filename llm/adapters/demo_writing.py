@@ -103,6 +103,18 @@ def assessment(reading: Reading) -> str:
     return json.dumps(outcome)
 
 
+def board(reading: Reading, calls: list[str]) -> str:
+    """The note for its own orientation that the system prompt asks for (CAP-070)."""
+    subject = ", ".join(reading.terms[:3]) or reading.task[:80]
+    notes = {
+        "phase": "planning" if calls else "answering",
+        "current_plan": reading.task[:120] if calls else "",
+        "last_actions": ", ".join(calls or [result.tool for result in reading.results]),
+        "next_intent": f"wait for the plan on {subject}" if calls else "answer the next question",
+    }
+    return f"<board>{json.dumps({name: note for name, note in notes.items() if note}, ensure_ascii=False)}</board>"
+
+
 def report(result: Result, reading: Reading) -> str:
     """One call's result as Markdown."""
     call = result.tool + (f"({_short(result.arguments)})" if result.arguments else "")
