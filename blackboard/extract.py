@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from blackboard.types import CLOSING, KEYS, MAX_CHARS, OPENING, Board, Extract
+from llm.structured import extract_json_object
 
 _LINE = re.compile(r"^\s*[-*]?\s*([a-z_]+)\s*[:=]\s*(.+?)\s*$")
 
@@ -32,12 +34,9 @@ def extract(text: str, max_chars: int = MAX_CHARS) -> Extract:
 
 def _board(inside: str, max_chars: int) -> Board | None:
     """The allow-listed keys of JSON, or of `key: value` lines; None when there are none."""
-    try:
-        said = json.loads(inside)
-    except ValueError:
+    said: Mapping[str, Any] | None = extract_json_object(inside)
+    if said is None:
         said = {match[1]: match[2] for line in inside.splitlines() if (match := _LINE.match(line))}
-    if not isinstance(said, Mapping):
-        return None
     board: Board = {}
     left = max_chars
     for key in KEYS:
