@@ -15,9 +15,11 @@ from django.utils import timezone
 from blackboard.extract import extract
 from blackboard.types import Extract
 from chat.errors import QuestionTooLarge
+from chat.hot import store_read_round
 from chat.models import Conversation, HistorySummary, Message, Turn
 from chat.queries import branch_of, ended_plans, messages_of
 from chat.services import ended_payload
+from events.models import EventRecord
 from events.types import EventName
 from llm.errors import LLMCancelled, LLMError
 from llm.ports import BaseLLM, CancelToken
@@ -25,13 +27,14 @@ from llm.types import LLMMessage, LLMResponse
 from loop.condense import condense
 from loop.history import PastTurn, Window, build_history, estimate_tokens, kept_turns
 from loop.model_call import ModelCaller
-from loop.ports import Journal, StoredCall
+from loop.ports import Journal, ReadResult, StoredCall
 from loop.settings import loop_settings
 from observability.models import AgentInteraction
 from observability.services import record_interaction
 from observability.types import CallOwner, Interaction
 from prompt.builder import CLOSING, OPENING, canonical_json
 from prompt.types import AgentIdentity
+from streaming.signals import wake
 from tools.ports import dispatcher
 from tools.queries import is_waiting
 from tools.runs import RunRef, RunStatus
@@ -67,6 +70,7 @@ class ChatTranscript:
     _board: Extract | None = None
     _summary: str = ""
     _replies: dict[int, int] = field(default_factory=dict)
+    _sent: tuple[LLMMessage, ...] | None = None
 
     def __post_init__(self) -> None:
         turn = self.turn
@@ -108,6 +112,7 @@ class ChatTranscript:
         in_unit(self.run, lambda unit: unit.close_with(closing))
         for name, value in columns.items():
             setattr(self.turn, name, value)
+        self._sent = None
 
     def last_snapshot_version(self) -> int | None:
         """The version of the newest whole snapshot that goes along in the window; None when none does."""
@@ -258,8 +263,71 @@ class ChatTranscript:
         record_interaction(interaction)
         self._say(unit, row, final=not row.tool_calls)
 
+    def store_read_round(
+        self,
+        *,
+        round: int,  # noqa: A002
+        response: LLMResponse,
+        interaction: Interaction,
+        results: Sequence[ReadResult],
+        events: Sequence[EventRecord],
+    ) -> None:
+        """A round of reads in one statement: the same rows and events as in a unit."""
+        self._model_used = response.model or interaction.model
+        text = self._visible(response.content)
+        parent = self._parent(round)
+        assert parent is not None, f"turn {self.turn.pk} has no question"
+        said = EventRecord(EventName.AI_MESSAGE, self._saying(None, round=round, text=text, final=False, partial=False))
+        reply = {
+            "role": "assistant",
+            "text": text,
+            "tool_calls": list(response.tool_calls or []),
+            "thinking": response.thinking,
+            "blocks": response.blocks,
+            "model": self._model_used,
+            "provider": interaction.provider,
+            "stop_reason": response.stop_reason,
+        }
+        stored = store_read_round(
+            self.run,
+            turn=self.turn,
+            parent_id=parent,
+            round_number=round,
+            reply=reply,
+            results=[
+                {
+                    "position": result.stored.position,
+                    "text": result.content,
+                    "tool_call_id": result.stored.call["id"],
+                    "tool_name": result.stored.call["name"],
+                    "is_error": not result.envelope["success"],
+                }
+                for result in results
+            ],
+            ledger=[result.ledger for result in results],
+            events=[said, *events],
+            interaction=interaction,
+        )
+        self._replies[round] = stored.pk
+        wake(self.run.stream_id)
+        if self._sent is not None:
+            self._sent += (
+                LLMMessage("assistant", text, tool_calls=tuple(stored.tool_calls), blocks=stored.blocks),
+                *(
+                    LLMMessage(
+                        "tool",
+                        result.content,
+                        tool_call_id=result.stored.call["id"],
+                        tool_name=result.stored.call["name"],
+                        is_error=not result.envelope["success"],
+                    )
+                    for result in results
+                ),
+            )
+
     def store_note(self, unit: Unit, *, round: int, text: str) -> None:  # noqa: A002
         """What the loop told the model before round `round`; it stands behind all rows of the round before."""
+        self._sent = None
         before = Message.objects.filter(turn_id=self.turn.pk, round=round - 1)
         Message.objects.create(
             conversation_id=self.turn.conversation_id,
@@ -273,6 +341,7 @@ class ChatTranscript:
 
     def store_result(self, unit: Unit, *, round: int, stored: StoredCall, envelope: Envelope, content: str) -> None:  # noqa: A002
         """The result of one call as the model will read it."""
+        self._sent = None
         Message.objects.create(
             conversation_id=self.turn.conversation_id,
             turn_id=self.turn.pk,
@@ -340,16 +409,28 @@ class ChatTranscript:
         return found.visible
 
     def _say(self, unit: Unit, row: Message, *, final: bool) -> None:
-        unit.record(
-            EventName.AI_MESSAGE,
-            run=f"turn:{self.turn.pk}",
-            turn_id=self.turn.pk,
-            message_id=row.pk,
-            round=row.round,
-            text=row.text,
-            final=final,
-            partial=row.partial,
-        )
+        self._sent = None  # the turn's messages are read afresh
+        saying = self._saying(row.pk, round=row.round, text=row.text, final=final, partial=row.partial)
+        unit.record(EventName.AI_MESSAGE, **saying)
+
+    def _saying(
+        self,
+        message_id: int | None,
+        *,
+        round: int,  # noqa: A002
+        text: str,
+        final: bool,
+        partial: bool,
+    ) -> dict[str, Any]:
+        return {
+            "run": f"turn:{self.turn.pk}",
+            "turn_id": self.turn.pk,
+            "message_id": message_id,
+            "round": round,
+            "text": text,
+            "final": final,
+            "partial": partial,
+        }
 
     def _reply(self, round: int) -> int | None:  # noqa: A002
         """The key of a round's reply; remembered, since a reply does not change any more."""
@@ -381,7 +462,10 @@ class ChatTranscript:
         return self._earlier
 
     def _own(self) -> PastTurn:
-        return _grouped([self.turn], messages_of([self.turn]))[0]
+        """The turn's own messages: read once, and again whenever a round was stored in a unit."""
+        if self._sent is None:
+            self._sent = _grouped([self.turn], messages_of([self.turn]))[0].messages
+        return PastTurn(key=self.turn.pk, messages=self._sent)
 
 
 def _grouped(turns: Sequence[Turn], rows: Sequence[Message]) -> list[PastTurn]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Protocol
+from typing import Any, Protocol
 
+from events.models import EventRecord
 from llm.types import LLMMessage, LLMResponse, ToolCall
 from observability.types import CallOwner, Interaction
 from tools.runs import RunRef
@@ -83,6 +84,43 @@ class Transcript(Protocol):
 
     def park(self, unit: Unit) -> None:
         """Calls wait for a person: sets the unit's closing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """One read that was run, with all that is stored of it.
+
+    Args:
+        stored: the call.
+        envelope: its answer.
+        content: what the model reads.
+        ledger: its row in the ledger, by column.
+    """
+
+    stored: StoredCall
+    envelope: Envelope
+    content: str
+    ledger: Mapping[str, Any]
+
+
+class StoresReadRounds(Protocol):
+    """A transcript that can store a round of reads in one statement; whoever has no need of it leaves it out."""
+
+    def store_read_round(
+        self,
+        *,
+        round: int,  # noqa: A002
+        response: LLMResponse,
+        interaction: Interaction,
+        results: Sequence[ReadResult],
+        events: Sequence[EventRecord],
+    ) -> None:
+        """The reply, its interaction, the results, the ledger's rows and the events, in one commit that holds the run.
+
+        Raises:
+            LeaseLost: the run is somebody else's by now; nothing was written.
+        """
         ...
 
 

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
+from events.models import EventRecord
 from events.types import EventName
 from llm.types import LLMResponse
-from loop.ports import PlanCreated, StoredCall, Transcript
+from loop.ports import PlanCreated, ReadResult, StoredCall, StoresReadRounds, Transcript
 from observability.crashpoints import crash_point
 from observability.types import Interaction
 from prompt.builder import canonical_json
 from prompt.types import Limits
 from tools.calls import Outcome
 from tools.executor import Checked, ToolExecutor
+from tools.plain import plain_read
 from tools.types import Envelope, ToolContext
 from tools.units import Unit, release_connection, rerun
 
@@ -101,6 +104,8 @@ class CallRound:
         waiting = [stored for stored in calls if stored.envelope is None]
         seen = self._counts(calls)
         ran, rest = self._lead(waiting, seen)
+        if reply is not None and not rest and self._stored_at_once(ran, reply, seen):
+            return RoundEnd("open")
         handoffs: tuple[StoredCall, ...] = ()
         while True:
             part = rerun(
@@ -117,6 +122,25 @@ class CallRound:
             ran = (_Ran(stored, context, checked, self.executor.run_external(checked, context)),)
             crash_point("loop.external_ran")
             rest, reply, handoffs = part.rest, None, part.handoffs
+
+    def _stored_at_once(self, ran: Sequence[_Ran], reply: Reply, seen: dict[int, tuple[int, int]]) -> bool:
+        """Store a round of plain reads in one statement, where the transcript can; False: take the long way."""
+        store = cast("StoresReadRounds", self.transcript).store_read_round if _quick(self.transcript) else None
+        if store is None or reply.note or len(ran) == 0:
+            return False
+        results: list[ReadResult] = []
+        events: list[EventRecord] = []
+        for each in ran:
+            told = plain_read(each.checked, each.context, each.outcome)
+            if told is None:
+                return False
+            content = told.text + self._nudge(each, seen)
+            results.append(ReadResult(each.stored, each.outcome.envelope, content, told.ledger))
+            events.append(EventRecord(EventName.TOOL_START, self._place(each.stored, each.checked)))
+            events.append(EventRecord(EventName.TOOL_END, self._ended(each)))
+        store(round=self.number, response=reply.response, interaction=reply.interaction, results=results, events=events)
+        reply.mark_committed()
+        return True
 
     def _counts(self, calls: Sequence[StoredCall]) -> dict[int, tuple[int, int]]:
         """By position: how many calls came before it in the run, and how often this very call was made, itself too."""
@@ -233,21 +257,27 @@ class CallRound:
     def _record(self, unit: Unit, ran: _Ran, seen: dict[int, tuple[int, int]], *, began: bool = False) -> None:
         stored, envelope = ran.stored, ran.outcome.envelope
         content = self.executor.record(unit, ran.checked, ran.context, ran.outcome)
-        same = seen[stored.position][1]
-        if same == self.limits.same_call and same > 1 and ran.checked.kind != "blocked":
-            content += NUDGE.format(count=same)
+        content += self._nudge(ran, seen)
         self.transcript.store_result(unit, round=self.number, stored=stored, envelope=envelope, content=content)
         if not began:
             self._started(unit, stored, ran.checked)
-        unit.record(
-            EventName.TOOL_END,
-            **self._place(stored, ran.checked),
-            success=envelope["success"],
-            error=envelope["error"],
-            duration_ms=ran.outcome.duration_ms,
-        )
+        unit.record(EventName.TOOL_END, **self._ended(ran))
 
-    def _place(self, stored: StoredCall, checked: Checked) -> dict[str, object]:
+    def _nudge(self, ran: _Ran, seen: dict[int, tuple[int, int]]) -> str:
+        same = seen[ran.stored.position][1]
+        asked_often = same == self.limits.same_call and same > 1 and ran.checked.kind != "blocked"
+        return NUDGE.format(count=same) if asked_often else ""
+
+    def _ended(self, ran: _Ran) -> dict[str, Any]:
+        envelope = ran.outcome.envelope
+        return {
+            **self._place(ran.stored, ran.checked),
+            "success": envelope["success"],
+            "error": envelope["error"],
+            "duration_ms": ran.outcome.duration_ms,
+        }
+
+    def _place(self, stored: StoredCall, checked: Checked) -> dict[str, Any]:
         owner, name = self.transcript.owner, stored.call["name"]
         label = checked.spec.label if checked.spec is not None else ""
         return {
@@ -258,6 +288,10 @@ class CallRound:
             "tool": name,
             "label": label or name.replace("_", " "),
         }
+
+
+def _quick(transcript: Transcript) -> bool:
+    return hasattr(transcript, "store_read_round")
 
 
 def key_of(stored: StoredCall) -> tuple[str, str]:

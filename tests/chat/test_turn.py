@@ -210,6 +210,7 @@ def test_a_turn_goes_on_from_its_stored_reply(chat):
     done = it.run(turn)
     assert (done.status, done.answer) == ("completed", "after the crash")
     assert [m.role for m in it.llm.requests[-1].messages] == ["user", "assistant", "tool", "tool"]
+    assert "interrupted" not in it.llm.requests[-1].messages[-1].content
     assert ToolExecution.objects.filter(owner_id=turn.pk).count() == 2
 
 
