@@ -24,7 +24,7 @@ from plan.services import result_text
 from streaming.markdown import render_markdown
 from streaming.wire import event_id_of
 from tools.models import ExecutionStatus, ToolExecution
-from tools.registry import registry
+from tools.registry import label_of
 from tools.runs import TERMINAL, RunStatus
 
 SHOWN_TURNS = 100  # of a branch; older ones are behind a link
@@ -243,12 +243,6 @@ def _tool_view(row: ToolExecution) -> ToolView:
 
 def _between_ms(start: datetime | None, end: datetime | None) -> int | None:
     return None if start is None or end is None else round((end - start).total_seconds() * 1_000)
-
-
-def label_of(tool_name: str) -> str:
-    """What people read in place of a tool's name; also of one that was withdrawn or never was."""
-    spec = registry().get(tool_name)
-    return spec.label if spec is not None and spec.label else tool_name.replace("_", " ")
 
 
 def pretty(value: Any) -> str:

@@ -13,13 +13,14 @@ from django.shortcuts import render
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_GET
 
-from chat.page_queries import label_of, last_event_id, plan_views, pretty, transcript_view
+from chat.page_queries import last_event_id, plan_views, pretty, transcript_view
 from chat.queries import conversation_for, conversations_of
 from chat.templatetags.chat_pages import WORDS
 from factory.health import model_is_connected
 from plan.models import ExecutionPlan
 from plan.queries import visible_plan
 from tools.models import ToolExecution
+from tools.registry import label_of
 from workspaces.errors import NotVisible
 from workspaces.models import User, Workspace
 

@@ -31,6 +31,7 @@ from streaming.live import LiveRound
 from tools.errors import LeaseLost
 from tools.heartbeat import owner_name, watching
 from tools.ports import dispatcher
+from tools.registry import label_of
 from tools.runs import ClockTimestamp, RunRef, RunStatus
 from tools.units import Arrow, Unit, in_unit, release_connection
 from workspaces.errors import CapstanError
@@ -321,6 +322,6 @@ class _Live:
             case End(response=response):
                 self._open.append(self._visible.close())
                 for position, call in enumerate(response.tool_calls or [], start=1):
-                    self._open.tool(position, call["name"], call["name"].replace("_", " "))
+                    self._open.tool(position, call["name"], label_of(call["name"]))
             case RateLimited():
                 pass

@@ -140,6 +140,12 @@ def registry() -> Registry:
     return _code
 
 
+def label_of(name: str) -> str:
+    """What people read in place of a tool's name; also of one that was withdrawn or never was."""
+    spec = registry().get(name)
+    return spec.label if spec is not None and spec.label else name.replace("_", " ")
+
+
 def discover() -> None:
     """Import `agent_tools.py` of every installed app and freeze the code registry; called when apps are ready.
 

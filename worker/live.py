@@ -7,6 +7,7 @@ from uuid import UUID
 
 from llm.types import End, ModelEvent, TextDelta, Withdrawn
 from streaming.signals import LiveRound
+from tools.registry import label_of
 
 
 @dataclass(slots=True)
@@ -40,7 +41,7 @@ class LiveStep:
                 self._open.restart()
             case End(response=response):
                 for position, call in enumerate(response.tool_calls or [], start=1):
-                    self._open.tool(position, call["name"], call["name"].replace("_", " "))
+                    self._open.tool(position, call["name"], label_of(call["name"]))
             case _:
                 pass
 
