@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from blackboard.types import INSTRUCTIONS as BOARD_INSTRUCTIONS
 from context.services import SnapshotService
+from factory.executors import in_workspace
 from factory.identities import identity as named_identity
 from factory.tiers import build_llm
 from llm.ports import BaseLLM, CancelToken
@@ -165,7 +166,7 @@ class PlannerAgent:
     ) -> LoopOutcome:
         return bounded_react_loop(
             llm=self.llm,
-            executor=self.executor,
+            executor=in_workspace(self.executor, transcript.owner.workspace_id),
             transcript=transcript,
             system=system,
             limits=self.identity.limits,

@@ -1,8 +1,6 @@
-"""Executors for doors that have no agent: the tools of one workspace, for one identity (CAP-120)."""
+"""Executors over the tools of one workspace: the code's, and those of its MCP servers (CAP-120)."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from factory.identities import identity as named_identity
 from prompt.types import AgentIdentity, Mode
@@ -13,7 +11,7 @@ from workspaces.models import Workspace
 
 
 def build_executor(identity: AgentIdentity | str, *, mode: Mode, workspace: Workspace) -> ToolExecutor:
-    """The executor of an identity in a workspace, its MCP servers' approved tools among what it may call.
+    """The executor of an identity in a workspace, for doors that have no agent.
 
     Args:
         identity: who calls, or its name.
@@ -23,7 +21,12 @@ def build_executor(identity: AgentIdentity | str, *, mode: Mode, workspace: Work
         UnknownIdentity: no agent has that name.
     """
     who = named_identity(identity) if isinstance(identity, str) else identity
-    tools = tools_of(workspace)
-    if tools is not registry():
-        who = replace(who, allowed_tools=who.allowed_tools | (tools.names() - registry().names()))
-    return ToolExecutor(tools, who, mode=mode)
+    return ToolExecutor(tools_of(workspace), who, mode=mode)
+
+
+def in_workspace(executor: ToolExecutor, workspace_id: int) -> ToolExecutor:
+    """The same executor with the tools of the workspace's MCP servers, where it has such."""
+    if executor.registry is not registry():
+        return executor  # somebody chose its tools
+    tools = tools_of(workspace_id)
+    return executor if tools is executor.registry else ToolExecutor(tools, executor.identity, mode=executor.mode)

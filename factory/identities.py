@@ -10,6 +10,7 @@ from prompt.types import AgentIdentity, Limits
 from tools.registry import registry
 
 PLANNER = "planner"
+MCP_TOOLS = "mcp__*"  # those that people have approved in the workspace
 FIELD = "field"
 
 _PLANNER_TONE = (
@@ -39,7 +40,7 @@ def identities() -> dict[str, AgentIdentity]:
         PLANNER: AgentIdentity(
             name=PLANNER,
             system_tone=_PLANNER_TONE,
-            allowed_tools=domain_tools(),
+            allowed_tools=domain_tools() | {MCP_TOOLS},
             model_tier="execution",
             limits=limited(PLANNER),
             blackboard=True,

@@ -14,7 +14,8 @@ NAME_CHARACTERS = 64
 def exposed(registry: Registry, identity: AgentIdentity, *, mode: Mode) -> frozenset[str]:
     """The names an identity is offered: in workflow all of its own, in conversation the writes and what is for chat.
 
-    An entry of `allowed_tools` with `*` stands for reads only: a write is named in full (CAP-032).
+    An entry of `allowed_tools` with `*` stands for reads, and for what a person has granted to the workspace: a write
+    of ours is named in full (CAP-032).
     """
     return frozenset(
         spec.name
@@ -25,10 +26,10 @@ def exposed(registry: Registry, identity: AgentIdentity, *, mode: Mode) -> froze
 
 
 def allowed(spec: ToolSpec, identity: AgentIdentity) -> bool:
-    """Whether the identity's tool set names the tool; deny by default, a write only under its full name (CAP-032)."""
+    """Whether the identity's tool set names the tool; deny by default (CAP-032)."""
     if spec.name in identity.allowed_tools:
         return True
-    return spec.effect == "read" and any(
+    return (spec.effect == "read" or spec.granted) and any(
         "*" in pattern and fnmatchcase(spec.name, pattern) for pattern in identity.allowed_tools
     )
 
@@ -48,7 +49,7 @@ def refusal(
 
 
 def guarded(spec: ToolSpec, identity: AgentIdentity) -> str | None:
-    """Why the write guard refuses, or None: who calls must be allowed this very write by its full name (CAP-032)."""
-    if spec.effect == "read" or spec.name in identity.allowed_tools:
+    """Why the write guard refuses, or None: who calls must be allowed this very write (CAP-032)."""
+    if spec.effect == "read" or allowed(spec, identity):
         return None
     return f"the write guard refuses {spec.name!r}: {identity.name!r} may not write with it"

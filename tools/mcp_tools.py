@@ -102,6 +102,7 @@ def spec_of(server: McpServer, row: McpTool) -> ToolSpec:
         approval=row.approval,  # type: ignore[arg-type]  # the field's choices hold the set
         timeout_s=server.timeout_s,
         label=f"{server.name}: {row.name}",
+        granted=True,
     )
 
 

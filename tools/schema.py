@@ -41,7 +41,7 @@ class _Schema(GenerateJsonSchema):
     """pydantic's generator, without what costs most for a few hundred tools: an adapter for each plain default."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
-    mode = "validation"  # type: ignore[assignment]  # a property that asks the configuration each time
+    mode = "validation"  # in pydantic a property that asks the configuration each time
 
     def encode_default(self, dft: Any) -> Any:
         return dft if dft is None or type(dft) in (bool, int, float, str) else super().encode_default(dft)

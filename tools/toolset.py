@@ -13,17 +13,19 @@ _layers: dict[int, tuple[tuple[tuple[int, int], ...], Registry]] = {}
 _lock = threading.Lock()
 
 
-def tools_of(workspace: Workspace) -> Registry:
+def tools_of(workspace: Workspace | int) -> Registry:
     """All tools that calls in `workspace` may name. One query; the layer is built again when a version has changed."""
     servers = list(McpServer.objects.for_workspace(workspace).filter(enabled=True).order_by("pk"))
     if not servers:
         return registry()
     versions = tuple((server.pk, server.version) for server in servers)
+    key = workspace.pk if isinstance(workspace, Workspace) else workspace
     with _lock:
-        known = _layers.get(workspace.pk)
+        known = _layers.get(key)
     if known is not None and known[0] == versions:
         return known[1]
-    layered = registry().layered(layer_of(servers))
+    specs = layer_of(servers)
+    layered = registry().layered(specs) if specs else registry()
     with _lock:
-        _layers[workspace.pk] = (versions, layered)
+        _layers[key] = (versions, layered)
     return layered

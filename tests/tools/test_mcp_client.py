@@ -16,6 +16,7 @@ from django.test import Client as Browser
 from django.urls import reverse
 from django.utils import timezone
 
+from factory.executors import build_executor, in_workspace
 from prompt.types import AgentIdentity
 from tests.tools import mcp_peer
 from tests.tools.conftest import MakeContext, call_of
@@ -277,3 +278,15 @@ def test_remote_errors_have_a_name(peer: McpServer) -> None:
     peer.command = "nowhere"
     with pytest.raises(RemoteToolError, match="no such command"):
         mcp_tools.refresh(server=peer, now=timezone.now())
+
+
+def test_the_planner_is_offered_a_workspaces_approved_tools(
+    peer: McpServer, chief: User, caller: User, context_of: MakeContext
+) -> None:
+    plain = build_executor("planner", mode="conversation", workspace=peer.workspace)
+    approve_all(peer, chief)
+    offered = build_executor("planner", mode="conversation", workspace=peer.workspace)
+    assert offered.exposed_names() - plain.exposed_names() >= {"mcp__peer__add", "mcp__peer__long"}
+    assert in_workspace(plain, peer.workspace.pk).exposed_names() == offered.exposed_names()
+    context = context_of(user=caller, identity=offered.identity, mode="conversation")
+    assert offered.execute(call_of("mcp__peer__add", a=1, b=2), context=context)["success"] is True
