@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextlib import aclosing
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -127,6 +127,7 @@ class RunningCall:
 
     Args:
         events: makes the adapter's event stream.
+        tidy: makes of each event those that are passed on.
         model: what a partial response says it came from.
         deadline_s: for the whole of it, seconds.
         cancel: ends it.
@@ -137,6 +138,7 @@ class RunningCall:
         self,
         events: Callable[[], AsyncGenerator[ModelEvent, None]],
         *,
+        tidy: Callable[[ModelEvent], Sequence[ModelEvent]],
         model: str,
         deadline_s: float,
         cancel: CancelToken | None,
@@ -144,6 +146,7 @@ class RunningCall:
     ) -> None:
         _refuse_own_thread()
         self._events = events
+        self._tidy = tidy
         self._model = model
         self._deadline_s = deadline_s
         self._cancel_token = cancel
@@ -199,19 +202,27 @@ class RunningCall:
             self._task.cancel()
 
     async def _pump(self) -> None:
-        put, forward = self._queue.put, self._forward
+        tidy = self._tidy
         async with asyncio.timeout(self._deadline_s), aclosing(self._events()) as events:
             async for event in events:
-                if isinstance(event, TextDelta):
-                    self._text.append(event.text)
-                elif isinstance(event, ThinkingDelta):
-                    self._thinking.append(event.text)
-                elif isinstance(event, UsageDelta):
-                    self._usage = event.usage
-                elif isinstance(event, Withdrawn):
-                    self._text.clear()
-                if forward or isinstance(event, End):
-                    put(event)
+                for tidied in tidy(event):
+                    self._note(tidied)
+
+    def _note(self, event: ModelEvent) -> None:
+        """Keep what a partial response needs, and pass the event on."""
+        if isinstance(event, TextDelta):
+            self._text.append(event.text)
+        elif isinstance(event, ThinkingDelta):
+            self._thinking.append(event.text)
+        elif isinstance(event, UsageDelta):
+            self._usage = event.usage
+        elif isinstance(event, Withdrawn):
+            self._text.clear()
+        elif isinstance(event, End):
+            self._queue.put(event)
+            return
+        if self._forward:
+            self._queue.put(event)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         error: BaseException | None = None

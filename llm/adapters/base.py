@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import weakref
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import aclosing, closing
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -105,7 +105,8 @@ class AsyncAdapter(ModelPort):
     ) -> Generator[ModelEvent, None, None]:
         _ = self.client  # made in this thread: building its TLS context must not hold up the loop
         running = runtime.RunningCall(
-            lambda: clean(self.events(request, stream=stream)),
+            lambda: self.events(request, stream=stream),
+            tidy=Tidy(),
             model=self.model_id,
             deadline_s=self.deadline(request),
             cancel=cancel,
@@ -127,24 +128,28 @@ class AsyncAdapter(ModelPort):
             logger.debug("thinking: %s", response.thinking)
 
 
-async def clean(events: AsyncGenerator[ModelEvent, None]) -> AsyncGenerator[ModelEvent, None]:
-    """The events with texts that can be stored; a pair of surrogates cut between two deltas comes out whole."""
-    held = ""
-    async with aclosing(events):
-        async for event in events:
-            if isinstance(event, TextDelta):
-                text = held + event.text
-                if not text.isascii() or "\0" in text:
-                    held = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
-                    text = storable(text[: len(text) - len(held)])
-                    event = TextDelta(text)
-                if not text:
-                    continue
-            elif isinstance(event, End):
-                if held:
-                    yield TextDelta("\ufffd")
-                event = End(_storable_response(event.response))
-            yield event
+class Tidy:
+    """Passes events on with texts that can be stored; a pair of surrogates cut between two deltas comes out whole."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def __call__(self, event: ModelEvent) -> Sequence[ModelEvent]:
+        kind = type(event)
+        if kind is TextDelta and not self._held and event.text.isascii() and "\0" not in event.text:  # type: ignore[union-attr]
+            return (event,)
+        if isinstance(event, TextDelta):
+            return self._text(event)
+        if isinstance(event, End):
+            rest = (TextDelta("\ufffd"),) if self._held else ()
+            return (*rest, End(_storable_response(event.response)))
+        return (event,)
+
+    def _text(self, event: TextDelta) -> Sequence[ModelEvent]:
+        text = self._held + event.text
+        self._held = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        text = storable(text[: len(text) - len(self._held)])
+        return (TextDelta(text),) if text else ()
 
 
 def _storable_response(response: LLMResponse) -> LLMResponse:

@@ -352,3 +352,13 @@ def test_results_between_the_executors_marks_are_read():
     answer = LLM.call(request).content
     assert "class:a.B" in answer
     assert "tool_result" not in answer
+
+
+def test_it_keeps_the_board_that_the_system_prompt_asks_for():
+    system = 'End your answer with one block: <board>{"phase": "…"}</board>'
+    _calls, last = converse(MESSAGES["reference"], system=system)
+    board = json.loads(last.content.rpartition("<board>")[2].removesuffix("</board>"))
+    assert (board["phase"], board["last_actions"]) == ("planning", "create_plan")
+    _calls, last = converse("Explain middleware", system=system)
+    assert json.loads(last.content.rpartition("<board>")[2].removesuffix("</board>"))["phase"] == "answering"
+    assert "<board>" not in converse("Explain middleware")[1].content
