@@ -134,30 +134,37 @@ def _answered(
 ) -> list[LLMMessage]:
     calls: list[ToolCall] = []
     answers: list[LLMMessage] = []
-    renamed = False
+    renamed = changed = False
     for position, call in enumerate(message.tool_calls, start=1):
-        waiting = results.get(call["id"], [])
+        waiting = results.get(call["id"])
         result = waiting.pop(0) if waiting else None
         call_id = call["id"]
         if not call_id or call_id in used:
             call_id, renamed = _free_id(f"call_{place}_{position}", used), True
         used.add(call_id)
-        calls.append(ToolCall(**{**call, "id": call_id, "arguments": _object(call["arguments"])}))
-        answers.append(
-            LLMMessage(
-                "tool",
-                (result.content if result.content.strip() else NO_RESULT_TEXT) if result else INTERRUPTED,
-                tool_call_id=call_id,
-                tool_name=call["name"],
-                is_error=result.is_error if result else True,
-            )
-        )
-    # The provider's own blocks carry its own ids: they go with the messages whose ids are unchanged.
+        if call_id != call["id"] or not isinstance(call["arguments"], dict):
+            call = ToolCall(**{**call, "id": call_id, "arguments": _object(call["arguments"])})
+            changed = True
+        calls.append(call)
+        answers.append(_result(result, call))
     text = message.content if message.content.strip() else ""
-    return [
-        replace(message, content=text, tool_calls=tuple(calls), blocks=None if renamed else message.blocks),
-        *answers,
-    ]
+    if changed or text != message.content:
+        # The provider's own blocks carry its own ids: they go with the messages whose ids are unchanged.
+        blocks = None if renamed else message.blocks
+        message = replace(message, content=text, tool_calls=tuple(calls), blocks=blocks)
+    return [message, *answers]
+
+
+def _result(result: LLMMessage | None, call: ToolCall) -> LLMMessage:
+    """The stored result under its call's id and name; an interrupted one where there is none."""
+    if result is not None and result.tool_call_id == call["id"] and result.tool_name == call["name"]:
+        if result.content.strip():
+            return result
+        return replace(result, content=NO_RESULT_TEXT)
+    if result is None:
+        return LLMMessage("tool", INTERRUPTED, tool_call_id=call["id"], tool_name=call["name"], is_error=True)
+    content = result.content if result.content.strip() else NO_RESULT_TEXT
+    return LLMMessage("tool", content, tool_call_id=call["id"], tool_name=call["name"], is_error=result.is_error)
 
 
 def _object(arguments: object) -> dict[str, object]:

@@ -66,8 +66,10 @@ class _Progress:
             return "cost"
         return ""
 
-    def count(self, interaction: Interaction) -> None:
+    def count(self, interaction: Interaction, *, priced: bool) -> None:
         self.tokens += (interaction.input_tokens or 0) + (interaction.output_tokens or 0)
+        if not priced:
+            return
         cost, _source = estimate_cost(
             provider=interaction.provider,
             model=interaction.model,
@@ -154,7 +156,7 @@ def bounded_react_loop(
             continue  # the run's time is over, not the provider's: ask for the final answer
         crash_point("loop.answered")
         progress.rounds += 1
-        progress.count(facts)
+        progress.count(facts, priced=limits.cost_usd is not None)
         reply = Reply(_without_calls(response) if note else response, facts, note)
         try:
             _stop_if_cancelled(cancel, {"cancel", "lease_lost"}, partial=response)

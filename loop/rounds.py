@@ -166,8 +166,6 @@ class CallRound:
                 break
             leading.append((stored, context, checked))
         reads = [(checked, context) for _stored, context, checked in leading if checked.kind == "read"]
-        if reads:
-            release_connection()
         outcomes = iter(self.executor.run_reads(reads) if reads else [])
         ran = tuple(
             _Ran(stored, context, checked, next(outcomes) if checked.kind == "read" else answered(checked))
