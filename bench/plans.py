@@ -184,11 +184,11 @@ def floor_worker() -> None:
             time.sleep(0.005)
             continue
         pk, stream, workspace, owner, name = plan
-        keys = {"stream": stream, "plan": Int8(pk), "fence": Int8(1), "revision": Int8(0), "step": Int8(0),
-                "lease": 30.0, "correlation": name}  # fmt: skip
+        keys = {"s": stream, "p": Int8(pk), "f": Int8(1), "r": Int8(0), "n": Int8(0), "d": 30.0, "c": name,
+                "l0": Int8(workspace), "l1": Int8(owner)}  # fmt: skip
         row = connection.execute(start, keys).fetchone()
-        while row is not None and row[2] is not None:
-            number, step = row[2 + order] - 1, row[2]
+        while row is not None and row[4] is not None:
+            number, step = row[4 + order] - 1, row[4]
             result = json.dumps(do_step(name, number))
             ledger = [workspace, owner, name, "step", step, None, pk, 1, 1, "bench_step", "read", "workflow",
                       f"{step}", json.dumps({"plan": name, "number": number}), f"{step}", "succeeded", result, "",
@@ -198,7 +198,7 @@ def floor_worker() -> None:
                                   "action": "Do the bench's step.", "kind": "data", "status": "completed"})  # fmt: skip
             row = connection.execute(
                 end,
-                {**keys, **values, "step": Int8(step), "result": result, "payload": payload, "result_text": ""},
+                {**keys, **values, "n": Int8(step), "j": result, "e": payload, "rt": ""},
             ).fetchone()
 
 

@@ -20,6 +20,7 @@ from psycopg.types.numeric import Int8
 
 from events.models import Event, Stream
 from tools.models import ToolExecution
+from tools.quick import MAY_READ, MayRead
 from tools.runs import RunRef
 
 if TYPE_CHECKING:
@@ -79,11 +80,13 @@ class Moved:
         plan_ended: it was the last step.
         next_step: runs now; None: none is ready.
         more: other steps are ready beside it.
+        may_read: what the statement saw of the owner's rights, for the next step's read.
     """
 
     plan_ended: bool
     next_step: PlanStep | None
     more: bool
+    may_read: MayRead
 
 
 def end_data_step(
@@ -108,28 +111,30 @@ def end_data_step(
     """
     params = {
         **_keys(run, revision, step.pk),
-        "result": result,
-        "payload": json.dumps(payload, ensure_ascii=False),
-        "result_text": result_text,
+        "j": result,
+        "e": json.dumps(payload, ensure_ascii=False),
+        "rt": result_text,
         **{f"l{place}": _typed(ledger[name]) for place, name in enumerate(LEDGER)},
     }
     return _execute(_statement(_END), params)
 
 
-def start_first(run: RunRef, *, revision: int) -> Moved | None:
+def start_first(run: RunRef, *, revision: int, user_id: int) -> Moved | None:
     """Start the first ready step of a plan that nobody has begun; None: nothing was written, take the long way."""
-    return _execute(_statement(_START), _keys(run, revision, 0))
+    return _execute(_statement(_START), {**_keys(run, revision, 0), "l1": Int8(user_id)})
 
 
 def _keys(run: RunRef, revision: int, step: int) -> dict[str, Any]:
+    """Parameters, by names as short as can be (see `_statement`)."""
     return {
-        "stream": run.stream_id,
-        "plan": Int8(run.pk),
-        "fence": Int8(run.fence),
-        "revision": Int8(revision),
-        "step": Int8(step),
-        "lease": float(settings.CAPSTAN_LEASE_SECONDS),
-        "correlation": run.correlation_id,
+        "s": run.stream_id,
+        "p": Int8(run.pk),
+        "f": Int8(run.fence),
+        "r": Int8(revision),
+        "n": Int8(step),
+        "d": float(settings.CAPSTAN_LEASE_SECONDS),
+        "c": run.correlation_id,
+        "l0": Int8(run.workspace_id),
     }
 
 
@@ -145,7 +150,16 @@ def _execute(sql: str, params: dict[str, Any]) -> Moved | None:
     with raw._prepare_cursor(binding(raw.connection)) as cursor:
         cursor.execute(sql, params)
         row: tuple[Any, ...] | None = cursor.fetchone()
-    return None if row is None else Moved(plan_ended=row[0], next_step=_step(row[2:]), more=row[1])
+    return (
+        None
+        if row is None
+        else Moved(
+            plan_ended=row[0],
+            more=row[1],
+            may_read=MayRead(member=row[2], scope_version=row[3]),
+            next_step=_step(row[4:]),
+        )
+    )
 
 
 def _step(row: tuple[Any, ...]) -> PlanStep | None:
@@ -160,65 +174,65 @@ def _step(row: tuple[Any, ...]) -> PlanStep | None:
     return PlanStep.from_db("default", list(values), list(values.values()))
 
 
-_LOCK = "lk AS MATERIALIZED (SELECT id FROM {stream_table} WHERE id = %(stream)s FOR NO KEY UPDATE)"
-_HELD = """o.id = %(plan)s AND o.fence = %(fence)s AND o.status = 'running' AND o.cancel_requested_at IS NULL
-        AND o.revision = %(revision)s"""
-_NEXT = """rd AS MATERIALIZED (SELECT s.id, s."order" FROM (
-            SELECT id, plan_id, "order", reads FROM {step_table} w WHERE w.plan_id = %(plan)s AND w.status = 'pending'
+_LOCK = "lk AS (SELECT id FROM {stream_table} WHERE id = %(s)s FOR NO KEY UPDATE)"
+_HELD = """o.id = %(p)s AND o.fence = %(f)s AND o.status = 'running' AND o.cancel_requested_at IS NULL
+        AND o.revision = %(r)s"""
+_NEXT = """rd AS (SELECT s.id, s."order" FROM (
+            SELECT id, plan_id, "order", reads FROM {step_table} w WHERE w.plan_id = %(p)s AND w.status = 'pending'
             ORDER BY w."order" LIMIT 5) s WHERE {ready} ORDER BY s."order" LIMIT 2),
-    nx AS MATERIALIZED (SELECT id FROM rd ORDER BY "order" LIMIT 1)"""  # one that is ready farther on: the long way
+    nx AS (SELECT id FROM rd ORDER BY "order" LIMIT 1)"""  # one that is ready farther on: the long way
 _READY = """NOT EXISTS (
             SELECT 1 FROM jsonb_array_elements_text(s.reads) AS read(key)
             JOIN {step_table} r ON r.plan_id = s.plan_id AND r.key = read.key
-            WHERE r.id <> %(step)s AND NOT (r.status IN ('completed', 'skipped')
+            WHERE r.id <> %(n)s AND NOT (r.status IN ('completed', 'skipped')
                 OR r.status = 'failed' AND NOT r.is_critical))"""
-_RUNNING = """SET status = 'running', started_at = COALESCE(t.started_at, clock_timestamp())"""
+_RUNNING = """SET status = 'running', started_at = COALESCE(t.started_at, now())"""
 _STARTED = """jsonb_build_object('run', 'step:' || nxt.id, 'plan_id', nxt.plan_id, 'step', nxt.key,
         'order', nxt."order", 'action', nxt.action, 'kind', nxt.kind, 'status', 'running')"""
 _EVENT = "INSERT INTO {event_table} (stream_id, seq, name, payload, correlation_id, created_at)"
 
 _START = f"""WITH {_LOCK},
     {_NEXT},
-    p AS (UPDATE {{plan_table}} o SET lease_until = clock_timestamp() + %(lease)s * interval '1 second'
+    p AS (UPDATE {{plan_table}} o SET lease_until = clock_timestamp() + %(d)s * interval '1 second'
         FROM lk, nx WHERE {_HELD} RETURNING o.id),
     nxt AS (UPDATE {{step_table}} t {_RUNNING} FROM p, nx WHERE t.id = nx.id AND t.status = 'pending' RETURNING t.*),
-    str AS (UPDATE {{stream_table}} s SET last_seq = s.last_seq + 1 FROM nxt WHERE s.id = %(stream)s
+    str AS (UPDATE {{stream_table}} s SET last_seq = s.last_seq + 1 FROM nxt WHERE s.id = %(s)s
         RETURNING s.last_seq),
     ev AS ({_EVENT}
-        SELECT %(stream)s, str.last_seq, 'plan_step', {_STARTED}, %(correlation)s, clock_timestamp() FROM str, nxt)
-    SELECT false, (SELECT count(*) FROM rd) > 1, {{columns}} FROM nxt"""  # noqa: S608
+        SELECT %(s)s, str.last_seq, 'plan_step', {_STARTED}, %(c)s, now() FROM str, nxt)
+    SELECT false, (SELECT count(*) FROM rd) > 1, {{may_read}}, {{columns}} FROM nxt"""  # noqa: S608
 
 _END = f"""WITH {_LOCK},
     {_NEXT},
-    rest AS MATERIALIZED (SELECT NOT EXISTS (
-            SELECT 1 FROM {{step_table}} s WHERE s.plan_id = %(plan)s AND s.status = 'pending')
-        AND NOT EXISTS (SELECT 1 FROM {{step_table}} s WHERE s.plan_id = %(plan)s AND s.id <> %(step)s
+    rest AS (SELECT NOT EXISTS (
+            SELECT 1 FROM {{step_table}} s WHERE s.plan_id = %(p)s AND s.status = 'pending')
+        AND NOT EXISTS (SELECT 1 FROM {{step_table}} s WHERE s.plan_id = %(p)s AND s.id <> %(n)s
             AND NOT (s.status IN ('completed', 'skipped') OR s.status = 'failed' AND NOT s.is_critical)) AS none),
     p AS (UPDATE {{plan_table}} o SET attempts = 0,
             status = CASE WHEN rest.none THEN 'completed' ELSE 'running' END,
-            lease_until = CASE WHEN NOT rest.none THEN clock_timestamp() + %(lease)s * interval '1 second' END,
+            lease_until = CASE WHEN NOT rest.none THEN clock_timestamp() + %(d)s * interval '1 second' END,
             lease_owner = CASE WHEN rest.none THEN '' ELSE o.lease_owner END,
-            ended_at = CASE WHEN rest.none THEN clock_timestamp() END
+            ended_at = CASE WHEN rest.none THEN now() END
         FROM lk, rest WHERE {_HELD} RETURNING o.id, rest.none AS ended),
-    done AS (UPDATE {{step_table}} t SET status = 'completed', result_json = %(result)s::jsonb, error = '',
-            ended_at = clock_timestamp()
-        FROM p WHERE t.id = %(step)s AND t.status = 'running' RETURNING t.id),
+    done AS (UPDATE {{step_table}} t SET status = 'completed', result_json = %(j)s::jsonb, error = '',
+            ended_at = now()
+        FROM p WHERE t.id = %(n)s AND t.status = 'running' RETURNING t.id),
     led AS (INSERT INTO {{ledger_table}} ({{ledger_columns}}, created_at, ended_at)
-        SELECT {{ledger_values}}, clock_timestamp(), clock_timestamp() FROM done),
+        SELECT {{ledger_values}}, now(), now() FROM done),
     nxt AS (UPDATE {{step_table}} t {_RUNNING} FROM done, nx WHERE t.id = nx.id AND t.status = 'pending' RETURNING t.*),
     str AS (UPDATE {{stream_table}} s
         SET last_seq = s.last_seq + 1 + (SELECT count(*) FROM nxt) + p.ended::int
-        FROM done, p WHERE s.id = %(stream)s RETURNING s.last_seq),
+        FROM done, p WHERE s.id = %(s)s RETURNING s.last_seq),
     ev AS ({_EVENT}
-        SELECT %(stream)s, str.last_seq - (SELECT count(*) FROM nxt) - p.ended::int, 'plan_step',
-            %(payload)s::jsonb, %(correlation)s, clock_timestamp() FROM str, p
-        UNION ALL SELECT %(stream)s, str.last_seq, 'plan_step', {_STARTED}, %(correlation)s, clock_timestamp()
+        SELECT %(s)s, str.last_seq - (SELECT count(*) FROM nxt) - p.ended::int, 'plan_step',
+            %(e)s::jsonb, %(c)s, now() FROM str, p
+        UNION ALL SELECT %(s)s, str.last_seq, 'plan_step', {_STARTED}, %(c)s, now()
             FROM str, nxt
-        UNION ALL SELECT %(stream)s, str.last_seq, 'plan_completed', jsonb_build_object('plan_id', p.id, 'result',
-            COALESCE((SELECT s.llm_synthesis FROM {{step_table}} s WHERE s.plan_id = %(plan)s
+        UNION ALL SELECT %(s)s, str.last_seq, 'plan_completed', jsonb_build_object('plan_id', p.id, 'result',
+            COALESCE((SELECT s.llm_synthesis FROM {{step_table}} s WHERE s.plan_id = %(p)s
                 AND s.status = 'completed' AND s.llm_synthesis <> '' ORDER BY s."order" DESC LIMIT 1),
-                %(result_text)s::text)), %(correlation)s, clock_timestamp() FROM str, p WHERE p.ended)
-    SELECT p.ended, (SELECT count(*) FROM rd) > 1, {{columns}} FROM p LEFT JOIN nxt ON true"""  # noqa: S608
+                %(rt)s::text)), %(c)s, now() FROM str, p WHERE p.ended)
+    SELECT p.ended, (SELECT count(*) FROM rd) > 1, {{may_read}}, {{columns}} FROM p LEFT JOIN nxt ON true"""  # noqa: S608
 
 
 @cache
@@ -233,6 +247,7 @@ def _statement(template: str) -> str:
         stream_table=Stream._meta.db_table,
         event_table=Event._meta.db_table,
         ledger_table=ToolExecution._meta.db_table,
+        may_read=MAY_READ,
         ready=_READY.format(step_table=step),
         columns=", ".join(f'nxt."{name}"' for name in STEP),
         ledger_columns=", ".join(f'"{ledger[name].column}"' for name in LEDGER),

@@ -100,6 +100,7 @@ class _Keeper:
                     self._wake.wait()
                     self._wake.clear()
                     renewed = time.monotonic()
+                    time.sleep(_pause_s())  # most plans of small steps have ended by then, and cost no connection
                     continue
                 try:
                     own = own or _own_connection()
@@ -112,7 +113,7 @@ class _Keeper:
                     if own is not None:
                         own.close()
                         own = None
-                time.sleep(min(FLAGS_EVERY_S, settings.CAPSTAN_LEASE_SECONDS / 6))
+                time.sleep(_pause_s())
         finally:
             if own is not None:
                 own.close()
@@ -155,6 +156,10 @@ class _Keeper:
                         settings.CAPSTAN_LEASE_SECONDS,
                     ],
                 )
+
+
+def _pause_s() -> float:
+    return min(FLAGS_EVERY_S, settings.CAPSTAN_LEASE_SECONDS / 6)
 
 
 def _by_model(watches: Sequence[Watch]) -> dict[type[LeasedRun], list[Watch]]:

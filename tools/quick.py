@@ -1,4 +1,4 @@
-"""A plan's read, asked of every policy in one statement (CAP-035, CAP-036, CAP-039).
+"""A plan's read, asked of every policy in one question (CAP-035, CAP-036, CAP-039).
 
 The same answers as `tools.policies`, for the calls that need the fewest: a read without a permission of its own that
 no person is asked about, of a user without a daily budget. Everything else takes the ordinary way.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import wait
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import connection
@@ -22,7 +22,7 @@ from tools.calls import Outcome, start_read
 from tools.errors import InvalidArguments
 from tools.executor import ToolExecutor
 from tools.exposure import refusal
-from tools.models import ExecutionStatus, ToolExecution
+from tools.models import ExecutionStatus
 from tools.policies import Checked
 from tools.settings import tool_settings
 from tools.types import ToolContext
@@ -30,11 +30,36 @@ from tools.units import release_connection
 from workspaces.models import Membership, User
 
 INSTANT_S = 0.02
+# For a statement whose parameters l0 and l1 are the workspace and the user.
+MAY_READ = f"""EXISTS (SELECT 1 FROM {Membership._meta.db_table} m JOIN {User._meta.db_table} u ON u.id = m.user_id
+    WHERE m.user_id = %(l1)s AND m.workspace_id = %(l0)s AND u.is_active), COALESCE((SELECT v.version
+    FROM {ScopeVersion._meta.db_table} v WHERE v.workspace_id = %(l0)s), 0)"""  # noqa: S608
 RESULT_CHARS = 8_000  # of a result that is written in the one statement
 
 
-def check_read(executor: ToolExecutor, call: ToolCall, context: ToolContext) -> Checked | None:
-    """The call as `ToolExecutor.check` gives it, when it is a read to be run now; None: ask the ordinary way."""
+@dataclass(frozen=True, slots=True)
+class MayRead:
+    """What the database says about a user's reads in a workspace now.
+
+    Args:
+        member: he is an active member.
+        scope_version: of the workspace; goes on the ledger, so that a later read may be answered from this one.
+    """
+
+    member: bool
+    scope_version: int
+
+
+def check_read(
+    executor: ToolExecutor, call: ToolCall, context: ToolContext, *, may_read: MayRead | None
+) -> Checked | None:
+    """The call as `ToolExecutor.check` gives it, when it is a read to be run now; None: ask the ordinary way.
+
+    It is never answered from the plan's earlier reads: that saves the looking up, and a read may always be run.
+
+    Args:
+        may_read: what the statement that started the step saw a moment ago; None: it is asked now.
+    """
     spec = executor.registry.get(call["name"])
     if spec is None or spec.effect != "read" or spec.permission is not None or context.plan_id is None:
         return None
@@ -49,11 +74,10 @@ def check_read(executor: ToolExecutor, call: ToolCall, context: ToolContext) -> 
         arguments = spec.signature.parse(call["arguments"])
     except InvalidArguments:
         return None
-    checked = Checked(call=call, kind="read", spec=spec, arguments=arguments)
-    member, version, known = _ask(context, spec.name, checked.digest)
-    if not member or known:
+    may_read = may_read or ask(context)
+    if not may_read.member:
         return None
-    return Checked(call=call, kind="read", spec=spec, arguments=arguments, scope_version=version)
+    return Checked(call=call, kind="read", spec=spec, arguments=arguments, scope_version=may_read.scope_version)
 
 
 def run_read(checked: Checked, context: ToolContext) -> Outcome:
@@ -97,33 +121,12 @@ def ledger_columns(checked: Checked, context: ToolContext, outcome: Outcome) -> 
     }
 
 
-def _ask(context: ToolContext, tool_name: str, digest: str) -> tuple[bool, int, bool]:
+def ask(context: ToolContext) -> MayRead:
+    """What the database says now."""
     connection.ensure_connection()
     raw: Any = connection
     binding: Any = ServerBindingCursor
     with raw._prepare_cursor(binding(raw.connection)) as cursor:
-        cursor.execute(
-            _question(),
-            {
-                "user": Int8(context.user.pk),
-                "workspace": Int8(context.workspace.pk),
-                "plan": Int8(context.plan_id or 0),
-                "tool": tool_name,
-                "digest": digest,
-            },
-        )
-        member, version, known = cursor.fetchone()
-    return bool(member), int(version), bool(known)
-
-
-@cache
-def _question() -> str:
-    return f"""WITH v AS MATERIALIZED (SELECT COALESCE(
-            (SELECT version FROM {ScopeVersion._meta.db_table} WHERE workspace_id = %(workspace)s), 0) AS version)
-        SELECT EXISTS (SELECT 1 FROM {Membership._meta.db_table} m JOIN {User._meta.db_table} u ON u.id = m.user_id
-                WHERE m.user_id = %(user)s AND m.workspace_id = %(workspace)s AND u.is_active),
-            v.version,
-            EXISTS (SELECT 1 FROM {ToolExecution._meta.db_table} e WHERE e.plan_id = %(plan)s
-                AND e.tool_name = %(tool)s AND e.arguments_digest = %(digest)s AND e.status = 'succeeded'
-                AND e.scope_version = v.version)
-        FROM v"""  # noqa: S608
+        cursor.execute(f"SELECT {MAY_READ}", {"l0": Int8(context.workspace.pk), "l1": Int8(context.user.pk)})
+        member, version = cursor.fetchone()
+    return MayRead(member=member, scope_version=version)

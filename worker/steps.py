@@ -73,12 +73,13 @@ class StepRunner:
     leaving: Callable[[], bool]
     slots: Callable[[], int]
     _made: dict[Tier, Any] = field(default_factory=dict)
+    _seen: dict[int, quick.MayRead] = field(default_factory=dict)  # by step, until it begins a moment later
     _left: dict[str, Any] = field(default_factory=dict)  # what data steps left here, by key
 
     def take_over(self, *, slots: int) -> Settled:
         """Begin after a claim: steps that a lost owner left running are pending again, ready ones start."""
         if self.run_ref.fence == 1 and slots and not self._bounded():
-            moved = hot.start_first(self.run_ref, revision=self.plan.revision)
+            moved = hot.start_first(self.run_ref, revision=self.plan.revision, user_id=self.plan.owner_id)
             if moved is not None and moved.next_step is not None:
                 return self._moved_on(moved)
 
@@ -183,7 +184,8 @@ class StepRunner:
         rows = DataStep(run=self.run_ref, plan=self.plan, step=step, identity=agent.identity, slots=self.slots)
         context = rows.tool_context(round=1, position=1)
         call = ToolCall(id=f"step_{step.pk}", name=step.tool_name, arguments=self._arguments(step))
-        checked = quick.check_read(agent.executor, call, context)
+        seen = self._seen.pop(step.pk, None)
+        checked = quick.check_read(agent.executor, call, context, may_read=seen)
         if checked is None:
             return None
         outcome = quick.run_read(checked, context)
@@ -214,8 +216,11 @@ class StepRunner:
         """Go on with the step that was started; look again where others could start beside it, or none did."""
         if moved.next_step is None:
             return self._settle(lambda _unit: None)
+        if self.is_quick(moved.next_step):
+            self._seen[moved.next_step.pk] = moved.may_read
         if not moved.more:
             return Settled(None, [moved.next_step])
+        self._seen.clear()  # they run side by side, a while from now
         beside = self._settle(lambda _unit: None, progress=False)
         return Settled(beside.arrow, [moved.next_step, *beside.started])
 
