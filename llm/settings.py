@@ -57,7 +57,9 @@ class LLMSettings:
     def flavour(self) -> str:
         """Which adapter speaks: OpenAI's own service gets Responses, every compatible server Chat Completions."""
         if self.provider == "openai":
-            return "openai_chat" if self.base_url else "openai_responses"
+            host = urlsplit(self.base_url).hostname or "api.openai.com"
+            own = host == "api.openai.com" or host.endswith(".api.openai.com")
+            return "openai_responses" if own else "openai_chat"
         return self.provider
 
     @classmethod

@@ -13,7 +13,7 @@ from anthropic.types import Message
 
 from llm import runtime
 from llm.adapters.anthropic_answer import MessagesAnswer
-from llm.adapters.anthropic_request import PROVIDER, conversation, marked_system, marked_tools
+from llm.adapters.anthropic_request import PROVIDER, conversation, marked_system, marked_tools, rounds_without_thinking
 from llm.adapters.base import AsyncAdapter
 from llm.adapters.wire import cause_of, effort, provider_error
 from llm.errors import LLMConnectionError, LLMError, LLMTimeout, MalformedResponse
@@ -120,9 +120,11 @@ class AnthropicLLM(AsyncAdapter):
                 body["tool_choice"] = {"type": "any"}
         output: dict[str, Any] = {}
         if request.thinking_tokens:
-            body["thinking"] = self._thinking(request.thinking_tokens)
-            if body["thinking"]["type"] == "adaptive":
+            thinking = self._thinking(request.thinking_tokens)
+            if thinking["type"] == "adaptive":
                 output["effort"] = effort(request.thinking_tokens)
+            if thinking["type"] == "adaptive" or not rounds_without_thinking(body["messages"]):
+                body["thinking"] = thinking
         if request.response_schema is not None:
             output["format"] = {
                 "type": "json_schema",

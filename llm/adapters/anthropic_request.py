@@ -90,3 +90,11 @@ def _mark_last(blocks: list[dict[str, Any]]) -> None:
         if blocks[index].get("type") not in _UNMARKABLE:
             blocks[index] = {**blocks[index], "cache_control": _MARK}
             return
+
+
+def rounds_without_thinking(messages: list[dict[str, Any]]) -> bool:
+    """Whether the open round of calls began without thinking, as after a model switch; older models then take none."""
+    if len(messages) < 2 or not any(block.get("type") == "tool_result" for block in messages[-1]["content"]):
+        return False
+    first = messages[-2]["content"][0] if messages[-2]["content"] else {}
+    return first.get("type") not in _UNMARKABLE

@@ -315,6 +315,18 @@ def test_cap_007_thinking_is_asked_for_in_the_models_own_form(model, thinking, e
     assert "temperature" not in body
 
 
+@pytest.mark.parametrize(("model", "asked"), [("claude-haiku-4-5", False), ("claude-opus-5-5", True)])
+def test_a_round_that_began_without_thinking_goes_on_without_it_on_older_models(model, asked):
+    call = {"id": "c1", "name": "get_weather", "arguments": {}}
+    messages = (
+        *ASK.messages,
+        LLMMessage("assistant", tool_calls=(call,)),
+        LLMMessage("tool", "sunny", tool_call_id="c1"),
+    )
+    body = sent_by("anthropic", ModelRequest(messages=messages, thinking_tokens=8000), model)
+    assert ("thinking" in body) == asked
+
+
 @pytest.mark.parametrize("wire", WIRES)
 def test_thinking_is_not_asked_for_unless_the_request_says_so(wire):
     body = sent_by(wire, ASK)

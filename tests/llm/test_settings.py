@@ -47,6 +47,8 @@ def test_tiers_are_read_and_the_key_stays_out_of_the_repr():
 
 def test_openai_itself_gets_responses_and_a_compatible_server_chat():
     assert LLMSettings.from_env(OPENAI, False).flavour == "openai_responses"
+    spelt_out = {**OPENAI, "OPENAI_BASE_URL": "https://eu.api.openai.com/v1"}
+    assert LLMSettings.from_env(spelt_out, False).flavour == "openai_responses"
     compatible = {**OPENAI, "OPENAI_API_KEY": "", "OPENAI_BASE_URL": "http://127.0.0.1:8080/v1/"}
     settings = LLMSettings.from_env(compatible, False)
     assert (settings.flavour, settings.base_url) == ("openai_chat", "http://127.0.0.1:8080/v1")
