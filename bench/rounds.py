@@ -159,6 +159,9 @@ class MemoryExecutor:
             for checked, _context in reads
         ]
 
+    def run_read(self, checked: Checked, context: Any) -> Outcome:
+        return self.run_reads([(checked, context)])[0]
+
     def record(self, unit: Any, checked: Checked, context: Any, outcome: Outcome) -> str:
         return told(checked.call["name"], outcome.envelope)
 

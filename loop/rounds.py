@@ -166,12 +166,18 @@ class CallRound:
                 break
             leading.append((stored, context, checked))
         reads = [(checked, context) for _stored, context, checked in leading if checked.kind == "read"]
-        outcomes = iter(self.executor.run_reads(reads) if reads else [])
+        outcomes = iter(self._run(reads))
         ran = tuple(
             _Ran(stored, context, checked, next(outcomes) if checked.kind == "read" else answered(checked))
             for stored, context, checked in leading
         )
         return ran, rest
+
+    def _run(self, reads: Sequence[tuple[Checked, ToolContext]]) -> Sequence[Outcome]:
+        """Run the reads side by side; a single one keeps the connection for the instant it may take."""
+        if len(reads) == 1:
+            return [self.executor.run_read(*reads[0])]
+        return self.executor.run_reads(reads) if reads else []
 
     def _commit(
         self,

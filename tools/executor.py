@@ -7,6 +7,7 @@ ledger. Nothing a tool does comes out as an exception: every call answers an env
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,8 @@ from tools.results import told
 from tools.runs import RunRef
 from tools.types import Envelope, ToolContext, ToolSpec, UnitOfWork
 from tools.units import RERUNS, in_unit, release_connection
+
+INSTANT_S = 0.02  # what a read may take before its waiting caller gives its connection back
 
 __all__ = ["Checked", "Kind", "Outcome", "ToolExecutor"]
 
@@ -99,6 +102,14 @@ class ToolExecutor:
             ]
             outcomes += [pending.outcome(late=ExecutionStatus.FAILED) for pending in batch]
         return outcomes
+
+    def run_read(self, checked: Checked, context: ToolContext) -> Outcome:
+        """Run one read within its time; the connection is given back only when it takes longer than an instant."""
+        pending = start_read(_spec(checked), checked.arguments.values, context)
+        wait((pending.future,), timeout=INSTANT_S)
+        if not pending.future.done():
+            release_connection()
+        return pending.outcome(late=ExecutionStatus.FAILED)
 
     def run_in_unit(self, unit: UnitOfWork, checked: Checked, context: ToolContext) -> Outcome:
         """Run a write, a handoff or a read inside the open unit, in a savepoint.
