@@ -14,6 +14,7 @@ from config.embedded import servers_of
 from config.environment import Environment
 from config.logs import logging_settings
 from config.state import Servers, StateFolder
+from config.tool_settings import tools_from
 
 django_stubs_ext.monkeypatch()  # lets generic Django classes be subscripted at run time
 
@@ -168,6 +169,8 @@ globals().update(
         lease_s=CAPSTAN_LEASE_SECONDS,
     )
 )
+
+CAPSTAN_TOOLS = tools_from(env)
 
 # Dotted paths that fill the lower rooms' ports (design § 3 "Reaching up").
 CAPSTAN_PORTS = {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import anyio
 from mcp.server.mcpserver import MCPServer
 
 how = os.environ.get("MCP_PEER", "")
@@ -33,6 +35,14 @@ def long(size: int) -> str:
 @server.tool(description="Fails.")
 def broken() -> str:
     raise ValueError("it broke")
+
+
+@server.tool(description="Takes effect at once, and answers much later.")
+async def slow(path: str) -> str:
+    with Path(path).open("a", encoding="utf-8") as world:  # a line
+        world.write("happened\n")
+    await anyio.sleep(120)
+    return "late"
 
 
 if __name__ == "__main__":

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission
+from django.test import override_settings
 from django.utils import timezone
 
 from catalog.models import Repository
@@ -16,11 +21,14 @@ from events.models import Stream
 from factory.executors import build_executor
 from factory.identities import identity
 from tests.support.processes import Processes
-from tools import services
-from tools.doors import call_tool, fail_spent_calls
+from tests.tools import mcp_peer
+from tools import mcp_tools, services
+from tools.doors import CallResult, call_tool, fail_spent_calls, run_call
 from tools.executor import ToolExecutor
+from tools.mcp_models import McpServer
 from tools.models import ToolCallRun, ToolExecution
 from tools.registry import registry
+from tools.settings import McpCommand
 from workspaces.models import Membership, User, Workspace
 
 
@@ -100,6 +108,49 @@ def test_a_call_whose_process_died_is_finished_by_a_worker(
     assert sweep(now=timezone.now()).sent == 1
     until(lambda: status(call) == "completed")
     assert ToolExecution.objects.get().status == "succeeded"
+
+
+def test_a_killed_process_leaves_an_external_call_to_a_person(
+    processes: Processes, analyst: User, workspace: Workspace, tmp_path: Path
+) -> None:
+    analyst.user_permissions.add(Permission.objects.get(codename="use_mcp"))
+    server = McpServer.objects.create(workspace=workspace, name="peer", transport="stdio", command="peer")
+    commands = {"peer": {"argv": [sys.executable, str(Path(mcp_peer.__file__))]}}
+    _approve(server, commands, by=analyst)
+    world = tmp_path / "world"
+    caller = processes.manage(
+        "call_tool",
+        "mcp__peer__slow",
+        json.dumps({"path": str(world)}),
+        "--user=ana",
+        environment={"MCP_COMMANDS": json.dumps(commands), "CAPSTAN_LEASE_SECONDS": "1"},
+    )
+    until(world.exists, 60)
+    caller.kill()
+    call = ToolCallRun.objects.get()
+    assert ToolExecution.objects.get().status == "started"
+
+    done: list[CallResult | None] = []
+
+    def executor_of(_: ToolCallRun) -> ToolExecutor:
+        return build_executor("planner", mode="workflow", workspace=workspace)
+
+    until(lambda: bool(done.append(run_call(call.pk, executor_of=executor_of, clock=timezone.now)) or done[-1]))
+    assert done[-1] is not None
+    assert done[-1].approval is not None
+    assert done[-1].approval.question == "happened"
+    assert ToolExecution.objects.get().status == "unknown"
+    assert status(call) == "waiting_approval"
+    assert world.read_text() == "happened\n", "it was not made a second time"
+
+
+def _approve(server: McpServer, commands: dict[str, Any], *, by: User) -> None:
+    """Approve what the peer offers, to be called without asking."""
+    with override_settings(CAPSTAN_TOOLS={"mcp_commands": {"peer": McpCommand(argv=tuple(commands["peer"]["argv"]))}}):
+        mcp_tools.refresh(server=server, now=timezone.now())
+    mcp_tools.approve(tools=list(server.tools.all()), user=by)
+    server.tools.update(approval="never")
+    McpServer.objects.changed(server.pk)
 
 
 def test_a_call_that_never_gets_further_fails(analyst: User, workspace: Workspace) -> None:

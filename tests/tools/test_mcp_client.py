@@ -78,7 +78,7 @@ def test_a_servers_tools_are_callable_once_a_person_has_approved_them(
     peer: McpServer, chief: User, caller: User, context_of: MakeContext
 ) -> None:
     found = mcp_tools.refresh(server=peer, now=timezone.now())
-    assert {row.name for row in found} == {"add", "whoami", "environment", "long", "broken"}
+    assert {row.name for row in found} == {"add", "whoami", "environment", "long", "broken", "slow"}
     assert "mcp__peer__add" not in tools_of(peer.workspace)
     approve_all(peer, chief)
     spec = tools_of(peer.workspace).get("mcp__peer__add")
@@ -264,7 +264,7 @@ def test_the_admin_takes_servers_by_the_policy_and_approves_tools(
     browser.post(servers, {"action": "ask_for_tools", "_selected_action": [peer.pk]})
     tools = reverse("admin:capstan_tools_mcptool_changelist")
     chosen = list(peer.tools.values_list("pk", flat=True))
-    assert len(chosen) == 5
+    assert len(chosen) == 6
     browser.post(tools, {"action": "approve", "_selected_action": chosen})
     assert "mcp__peer__add" in tools_of(workspace)
     browser.post(tools, {"action": "withdraw", "_selected_action": chosen})

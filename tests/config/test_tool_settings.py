@@ -1,0 +1,59 @@
+"""Caps, budgets and MCP servers from the environment; a bad value is named."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from config.environment import Environment
+from config.tool_settings import tools_from
+from tools.settings import McpCommand, ToolSettings
+from workspaces.errors import ConfigurationError
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    assert ToolSettings(**tools_from(Environment({}))) == ToolSettings()
+
+
+def test_every_value_arrives() -> None:
+    values = tools_from(
+        Environment(
+            {
+                "APPROVAL_FOUR_EYES": "true",
+                "APPROVAL_DAYS": "1.5",
+                "USER_DAY_TOOL_CALLS": "100",
+                "USER_DAY_COST_USD": "2.50",
+                "MCP_COMMANDS": '{"files": {"argv": ["server", "/data"], "environment": ["LANG"]}}',
+                "MCP_TOKENS": '{"https://tools.example.com/": "s3cret"}',
+                "MCP_PRIVATE_NETWORKS": "10.1.0.0/16, fd00::/8",
+            }
+        )
+    )
+    settings = ToolSettings(**values)
+    assert (settings.four_eyes, settings.approval_days, settings.user_day_calls) == (True, 1.5, 100)
+    assert settings.user_day_cost_usd == Decimal("2.50")
+    assert settings.mcp_commands == {"files": McpCommand(argv=("server", "/data"), environment=("LANG",))}
+    assert settings.mcp_tokens == {"https://tools.example.com": "s3cret"}
+    assert settings.mcp_private_networks == ("10.1.0.0/16", "fd00::/8")
+    assert "s3cret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("APPROVAL_DAYS", "soon"),
+        ("USER_DAY_TOKENS", "0"),
+        ("USER_DAY_COST_USD", "free"),
+        ("USER_DAY_COST_USD", "-1"),
+        ("MCP_COMMANDS", "[]"),
+        ("MCP_COMMANDS", '{"a": "rm -rf"}'),
+        ("MCP_COMMANDS", '{"a": {"argv": []}}'),
+        ("MCP_TOKENS", "{"),
+        ("MCP_PRIVATE_NETWORKS", "10.0.0.0/99"),
+    ],
+)
+def test_a_value_that_does_not_parse_is_named(name: str, value: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        tools_from(Environment({name: value}))
+    assert caught.value.details["setting"] == name
