@@ -23,9 +23,12 @@ from plan.models import STEP_TERMINAL, ExecutionPlan, PlanStep, StepStatus
 from plan.services import result_text
 from streaming.markdown import render_markdown
 from streaming.wire import event_id_of
-from tools.models import ExecutionStatus, ToolExecution
+from tools.approvals import DECIDE
+from tools.models import Approval, ExecutionStatus, ToolExecution
 from tools.registry import label_of
 from tools.runs import TERMINAL, RunStatus
+from workspaces.models import User
+from workspaces.permissions import may
 
 SHOWN_TURNS = 100  # of a branch; older ones are behind a link
 SHOWN_CHARACTERS = 20_000  # of a tool's arguments or result
@@ -85,6 +88,27 @@ class StepView:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalView:
+    """A call that waits, or waited, for a person, with all of its stored arguments."""
+
+    pk: int
+    owner: str
+    plan_id: int | None
+    label: str
+    tool: str
+    summary: str
+    question: str
+    destructive: bool
+    status: str
+    arguments: str
+    edited: str
+    note: str
+    decided_by: str
+    expires_at: datetime
+    may_decide: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PlanView:
     """A plan as a card or a page."""
 
@@ -95,6 +119,7 @@ class PlanView:
     error: str
     html: str
     steps: Sequence[StepView]
+    approvals: Sequence[ApprovalView]
     ended: bool
     conversation_id: UUID | None
     correlation_id: str
@@ -125,6 +150,7 @@ class TurnView:
     ended: bool
     notice: str
     plans: Sequence[PlanView]
+    approvals: Sequence[ApprovalView]
     created_at: datetime
 
 
@@ -137,16 +163,21 @@ class TranscriptView:
     left_out: int
 
 
-def transcript_view(conversation: Conversation, *, everything: bool = False) -> TranscriptView:
-    """The active branch, its last 100 turns unless `everything` is asked for."""
+def transcript_view(conversation: Conversation, *, reader: User, everything: bool = False) -> TranscriptView:
+    """The active branch as `reader` sees it, its last 100 turns unless `everything` is asked for."""
     last_id = last_event_id(conversation.pk)
     active = Conversation.objects.values_list("active_turn_id", flat=True).get(pk=conversation.pk)
     branch = branch_of(active)
     turns = branch if everything else branch[-SHOWN_TURNS:]
     questions, rounds = _rounds_of(turns)
     plans: dict[int | None, list[PlanView]] = defaultdict(list)
-    for plan in plan_views(ExecutionPlan.objects.filter(turn_id__in=[turn.pk for turn in turns])):
+    for plan in plan_views(ExecutionPlan.objects.filter(turn_id__in=[turn.pk for turn in turns]), reader=reader):
         plans[plan.turn_id].append(plan)
+    approvals: dict[str, list[ApprovalView]] = defaultdict(list)
+    for approval in approval_views(
+        Approval.objects.filter(conversation_id=conversation.pk, plan_id=None), reader=reader
+    ):
+        approvals[approval.owner].append(approval)
     views = [
         TurnView(
             pk=turn.pk,
@@ -156,6 +187,7 @@ def transcript_view(conversation: Conversation, *, everything: bool = False) -> 
             ended=turn.status in TERMINAL,
             notice=turn.notice,
             plans=plans[turn.pk],
+            approvals=approvals[f"turn:{turn.pk}"],
             created_at=turn.created_at,
         )
         for turn in turns
@@ -168,8 +200,8 @@ def last_event_id(stream_id: UUID) -> str:
     return event_id_of(stream_id, Stream.objects.values_list("last_seq", flat=True).get(pk=stream_id))
 
 
-def plan_views(chosen: QuerySet[ExecutionPlan], *, with_tools: bool = False) -> list[PlanView]:
-    """Plans with their steps, the oldest first, in two or three queries."""
+def plan_views(chosen: QuerySet[ExecutionPlan], *, reader: User, with_tools: bool = False) -> list[PlanView]:
+    """Plans with their steps, the oldest first, in a few queries."""
     plans = list(chosen.order_by("pk"))
     steps: dict[int, list[PlanStep]] = defaultdict(list)
     for step in PlanStep.objects.filter(plan__in=plans).order_by("plan_id", "order"):
@@ -178,10 +210,18 @@ def plan_views(chosen: QuerySet[ExecutionPlan], *, with_tools: bool = False) -> 
     if with_tools:
         for tool in tool_views("step", [step.pk for own in steps.values() for step in own]):
             tools[tool.run].append(tool)
-    return [_plan_view(plan, steps[plan.pk], tools) for plan in plans]
+    approvals: dict[int | None, list[ApprovalView]] = defaultdict(list)
+    for approval in approval_views(Approval.objects.filter(plan_id__in=[plan.pk for plan in plans]), reader=reader):
+        approvals[approval.plan_id].append(approval)
+    return [_plan_view(plan, steps[plan.pk], tools, approvals[plan.pk]) for plan in plans]
 
 
-def _plan_view(plan: ExecutionPlan, steps: Sequence[PlanStep], tools: dict[str, list[ToolView]]) -> PlanView:
+def _plan_view(
+    plan: ExecutionPlan,
+    steps: Sequence[PlanStep],
+    tools: dict[str, list[ToolView]],
+    approvals: Sequence[ApprovalView],
+) -> PlanView:
     return PlanView(
         pk=plan.pk,
         turn_id=plan.turn_id,
@@ -190,6 +230,7 @@ def _plan_view(plan: ExecutionPlan, steps: Sequence[PlanStep], tools: dict[str, 
         error=plan.error,
         html=render_markdown(_result_of(plan, steps)) if plan.status == RunStatus.COMPLETED else "",
         steps=[_step_view(step, tools.get(f"step:{step.pk}", ())) for step in steps],
+        approvals=approvals,
         ended=plan.status in TERMINAL,
         conversation_id=plan.conversation_id,
         correlation_id=plan.correlation_id,
@@ -245,9 +286,39 @@ def _between_ms(start: datetime | None, end: datetime | None) -> int | None:
     return None if start is None or end is None else round((end - start).total_seconds() * 1_000)
 
 
+def approval_views(chosen: QuerySet[Approval], *, reader: User) -> list[ApprovalView]:
+    """Approvals as cards, the oldest first; whether `reader` may decide is asked once a workspace."""
+    rows = list(chosen.select_related("decided_by").order_by("pk"))
+    deciding = {key: may(reader, DECIDE, workspace=key) for key in {row.workspace_id for row in rows}}
+    return [
+        ApprovalView(
+            pk=row.pk,
+            owner=f"{row.owner_kind}:{row.owner_id}",
+            plan_id=row.plan_id,
+            label=label_of(row.tool_name),
+            tool=row.tool_name,
+            summary=row.summary,
+            question=row.question,
+            destructive=row.destructive,
+            status=row.status,
+            arguments=_json(row.arguments),
+            edited="" if row.edited_arguments is None else _json(row.edited_arguments),
+            note=row.note,
+            decided_by="" if row.decided_by is None else row.decided_by.get_username(),
+            expires_at=row.expires_at,
+            may_decide=deciding[row.workspace_id],
+        )
+        for row in rows
+    ]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
 def pretty(value: Any) -> str:
     """JSON for people, cut where it would drown the page."""
-    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    text = value if isinstance(value, str) else _json(value)
     if len(text) <= SHOWN_CHARACTERS:
         return text
     return f"{text[:SHOWN_CHARACTERS]}\n… cut here: {len(text):,} characters"

@@ -13,13 +13,14 @@ from django.shortcuts import render
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_GET
 
-from chat.page_queries import last_event_id, plan_views, pretty, transcript_view
+from chat.page_queries import approval_views, last_event_id, plan_views, pretty, transcript_view
 from chat.queries import conversation_for, conversations_of
 from chat.templatetags.chat_pages import WORDS
 from factory.health import model_is_connected
 from plan.models import ExecutionPlan
 from plan.queries import visible_plan
-from tools.models import ToolExecution
+from tools.models import Approval, ToolExecution
+from tools.queries import approval_for
 from tools.registry import label_of
 from workspaces.errors import NotVisible
 from workspaces.models import User, Workspace
@@ -104,7 +105,7 @@ def conversation(request: HttpRequest, conversation_id: UUID) -> HttpResponse:
     """A conversation: what was said so far; the stream brings the rest."""
     user = _user(request)
     shown = conversation_for(user, conversation_id)
-    transcript = transcript_view(shown, everything="all" in request.GET)
+    transcript = transcript_view(shown, reader=user, everything="all" in request.GET)
     return _render(
         request,
         "chat/conversation.html",
@@ -122,9 +123,10 @@ def conversation(request: HttpRequest, conversation_id: UUID) -> HttpResponse:
 @require_GET
 def plan(request: HttpRequest, plan_id: int) -> HttpResponse:
     """A plan with its steps, syntheses and times."""
-    shown = visible_plan(_user(request), plan_id)
+    user = _user(request)
+    shown = visible_plan(user, plan_id)
     last_id = last_event_id(shown.stream_id)
-    [view] = plan_views(ExecutionPlan.objects.filter(pk=shown.pk), with_tools=True)
+    [view] = plan_views(ExecutionPlan.objects.filter(pk=shown.pk), reader=user, with_tools=True)
     return _render(
         request,
         "chat/plan.html",
@@ -162,6 +164,17 @@ def tool_detail(request: HttpRequest, kind: str, owner_id: int, round_number: in
             "result": pretty(call.result) if call.result is not None else "",
         },
     )
+
+
+@page
+@login_required
+@require_GET
+def approval(request: HttpRequest, approval_id: int) -> HttpResponse:
+    """The card of one approval, as a piece of a page: its stored arguments, all of them (CAP-033)."""
+    user = _user(request)
+    chosen = Approval.objects.filter(pk=approval_for(user, approval_id).pk)
+    [card] = approval_views(chosen, reader=user)
+    return render(request, "chat/_approval.html", {"approval": card})
 
 
 def _user(request: HttpRequest) -> User:

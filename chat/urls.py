@@ -12,6 +12,7 @@ urlpatterns = [
     path("", pages.home, name="home"),
     path("c/<uuid:conversation_id>/", pages.conversation, name="conversation"),
     path("plans/<int:plan_id>/", pages.plan, name="plan"),
+    path("approvals/<int:approval_id>/", pages.approval, name="approval"),
     re_path(
         r"^calls/(?P<kind>turn|step):(?P<owner_id>\d{1,18})/(?P<round_number>\d{1,9})/(?P<position>\d{1,4})/$",
         pages.tool_detail,

@@ -23,6 +23,11 @@ WORDS = {
     "done": "Done",
     "blocked": "Refused",
     "unknown": "Outcome unknown",
+    "approved": "Approved",
+    "rejected": "Rejected",
+    "expired": "Expired",
+    "withdrawn": "Withdrawn",
+    "executed": "Approved and done",
 }
 
 

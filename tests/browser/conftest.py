@@ -98,15 +98,16 @@ def scan(state: Path, variables: dict[str, str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Chromium. Playwright keeps an event loop in this thread, so it is gone before other tests use the database."""
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium_path(), args=ARGUMENTS)
         yield launched
         launched.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def session(stack: Stack, browser: Browser) -> dict[str, Any]:
     """The cookies of somebody who signed in at the page."""
     context = browser.new_context()

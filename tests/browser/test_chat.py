@@ -151,6 +151,7 @@ def test_a_question_is_answered_in_the_dark_and_on_a_telephone(stack: Stack, rea
     assert phone.evaluate("document.documentElement.scrollWidth") == 390
     expect(phone.locator(".sidebar")).not_to_be_visible()
     phone.locator(".turn").last.evaluate("(each) => each.scrollIntoView({ block: 'start' })")
+    assert phone.evaluate("document.body.scrollHeight") == 844  # the thread scrolls, the page does not
     shot(phone, "chat-mobile")
     phone.get_by_role("button", name="Show the chats").click()
     expect(phone.locator(".sidebar")).to_be_visible()

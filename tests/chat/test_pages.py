@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import timedelta
-from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,15 +14,15 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from chat import services
-from chat.models import Conversation, Message, Turn
+from chat.models import Conversation
 from chat.page_queries import SHOWN_CHARACTERS, plan_views, transcript_view
 from chat.templatetags.chat_pages import inline_code, milliseconds
 from events.models import EventRecord, Stream
 from events.types import EventName
 from factory.tiers import llm_settings
 from plan.models import ExecutionPlan, PlanStep
-from tests.support.runs import make_conversation, make_plan, make_turn, make_user
-from tools.models import ToolExecution
+from tests.chat.page_rows import HOSTILE, Page, asked, called, cannot_act, ended_turn, finished_plan, signed_in
+from tests.support.runs import make_conversation, make_plan, make_user
 from workspaces.models import Membership, User
 
 pytestmark = pytest.mark.django_db
@@ -37,96 +35,6 @@ def stand_in(settings: Any) -> Iterator[None]:
     llm_settings.cache_clear()
     yield
     llm_settings.cache_clear()
-
-
-HOSTILE = """<script>alert(1)</script><img src=x onerror=alert(1)>"'><svg onload=alert(1)>{{ 7|add:7 }}{% now "Y" %}"""
-
-
-class Page(HTMLParser):
-    """Tags, their attributes, and the text between."""
-
-    def __init__(self, body: bytes) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(body.decode())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def cannot_act(body: bytes) -> Page:
-    """Nothing in the page can run but our own files."""
-    page = Page(body)
-    for tag, attributes in page.tags:
-        assert tag not in {"img", "iframe", "object", "embed", "base", "style"}, tag
-        assert not [name for name in attributes if name.startswith("on") or name == "style"], (tag, attributes)
-        assert not str(attributes.get("href") or "").startswith(("javascript:", "data:")), attributes
-        if tag == "script":
-            source = attributes.get("src") or ""
-            assert source.startswith("/static/chat/") or attributes.get("type") == "application/json", attributes
-    return page
-
-
-def signed_in(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
-
-
-def ended_turn(conversation: Conversation, question: str, answer: str, **columns: Any) -> Turn:
-    """A turn that ended, with its question and one reply."""
-    active = Conversation.objects.get(pk=conversation.pk).active_turn
-    turn = make_turn(conversation, after=active, **columns)
-    asked = Message.objects.create(conversation=conversation, turn=turn, role="user", round=0, text=question)
-    Message.objects.create(conversation=conversation, turn=turn, role="assistant", round=1, text=answer)
-    Turn.objects.filter(pk=turn.pk).update(status="completed", ended_at=timezone.now(), question=asked)
-    Conversation.objects.filter(pk=conversation.pk).update(active_turn=turn)
-    return turn
-
-
-def called(owner_kind: str, owner_id: int, conversation: Conversation, **columns: Any) -> ToolExecution:
-    fields: dict[str, Any] = {"round": 1, "position": 1, "tool_name": "search_things", "status": "succeeded"}
-    return ToolExecution.objects.create(
-        workspace=conversation.workspace,
-        user=conversation.user,
-        correlation_id="c",
-        owner_kind=owner_kind,
-        owner_id=owner_id,
-        conversation_id=conversation.pk,
-        mode="conversation",
-        arguments_digest="d",
-        idempotency_key="k",
-        **{**fields, **columns},
-    )
-
-
-def finished_plan(conversation: Conversation, *, turn: Turn | None = None, text: str = "done") -> ExecutionPlan:
-    plan = make_plan(owner=conversation.user, workspace=conversation.workspace, conversation_id=conversation.pk)
-    started = timezone.now()
-    PlanStep.objects.create(
-        plan=plan,
-        key="first",
-        order=1,
-        action=text,
-        status="completed",
-        llm_synthesis=text,
-        started_at=started,
-        ended_at=started + timedelta(seconds=2.1),
-    )
-    PlanStep.objects.create(plan=plan, key="second", order=2, action=text, status="failed", error=text)
-    ExecutionPlan.objects.filter(pk=plan.pk).update(
-        stream=conversation.stream,
-        goal=text,
-        status="completed",
-        ended_at=timezone.now(),
-        turn_id=turn.pk if turn is not None else None,
-    )
-    plan.refresh_from_db()
-    return plan
 
 
 @pytest.mark.parametrize("path", ["/", "/plans/1/", "/c/00000000-0000-0000-0000-000000000000/", "/calls/turn:1/1/1/"])
@@ -200,6 +108,44 @@ def test_the_page_says_where_its_stream_goes_on() -> None:
     thread = next(attributes for _tag, attributes in page.tags if attributes.get("data-page") == "conversation")
     assert thread["data-last-id"] == f"3-{conversation.pk.hex[:8]}"
     assert thread["data-stream"] == f"/api/conversations/{conversation.pk}/stream/"
+
+
+def test_a_call_that_waits_shows_all_its_arguments_and_its_decision_to_who_may_take_it() -> None:
+    conversation = make_conversation()
+    turn = ended_turn(conversation, "q", "a")
+    long = "x" * (2 * SHOWN_CHARACTERS)
+    card = asked("turn", turn.pk, conversation, summary=HOSTILE[:500], arguments={"text": long}, destructive=True)
+    decider = make_user(is_superuser=True)
+    Membership.objects.create(user=decider, workspace=conversation.workspace)
+    for path in (f"/c/{conversation.pk}/", f"/approvals/{card.pk}/"):
+        for who, buttons in ((conversation.user, 0), (decider, 2)):
+            body = signed_in(who).get(path).content
+            page = cannot_act(body)
+            assert long in page.text
+            assert "Cannot be undone" in page.text
+            assert len([1 for tag, each in page.tags if tag == "button" and each.get("name") == "decision"]) == buttons
+    stranger = make_user()
+    Membership.objects.create(user=stranger, workspace=conversation.workspace)
+    assert signed_in(stranger).get(f"/approvals/{card.pk}/").status_code == 404
+
+
+def test_a_decision_stays_on_the_page() -> None:
+    conversation = make_conversation()
+    turn = ended_turn(conversation, "q", "a")
+    plan = finished_plan(conversation, turn=turn)
+    step = plan.steps.get(key="first")
+    decision = {
+        "status": "rejected",
+        "decided_at": timezone.now(),
+        "decided_by": conversation.user,
+        "note": "not today",
+    }
+    asked("step", step.pk, conversation, plan_id=plan.pk, edited_arguments={"key": "k2"}, **decision)
+    for path in (f"/c/{conversation.pk}/", f"/plans/{plan.pk}/"):
+        page = cannot_act(signed_in(conversation.user).get(path).content)
+        assert f"Rejected by {conversation.user.get_username()}" in page.text
+        assert "not today" in page.text
+        assert '"key": "k2"' in page.text
 
 
 def test_no_text_can_act_wherever_it_comes_from() -> None:
@@ -283,11 +229,11 @@ def test_more_turns_and_plans_cost_no_more_queries() -> None:
     with CaptureQueriesContext(
         connection,
     ) as few:
-        transcript_view(conversation)
+        transcript_view(conversation, reader=conversation.user)
     for _ in range(5):
         grow()
     with CaptureQueriesContext(connection) as many:
-        shown = transcript_view(conversation)
+        shown = transcript_view(conversation, reader=conversation.user)
     assert len(shown.turns) == 6
     assert len(many) == len(few)
 
@@ -296,7 +242,7 @@ def test_a_long_conversation_opens_at_its_end() -> None:
     conversation = make_conversation()
     for number in range(103):
         ended_turn(conversation, f"question {number}", "a")
-    shown = transcript_view(conversation)
+    shown = transcript_view(conversation, reader=conversation.user)
     assert (len(shown.turns), shown.left_out, shown.turns[0].question) == (100, 3, "question 3")
     client = signed_in(conversation.user)
     assert "3 earlier questions" in client.get(f"/c/{conversation.pk}/").content.decode()
@@ -322,7 +268,7 @@ def test_a_plan_that_only_moved_data_shows_its_last_result() -> None:
         plan=plan, key="a", order=1, kind="data", action="x", status="completed", result_json={"n": 7}
     )
     ExecutionPlan.objects.filter(pk=plan.pk).update(status="completed", ended_at=timezone.now())
-    [view] = plan_views(ExecutionPlan.objects.filter(pk=plan.pk))
+    [view] = plan_views(ExecutionPlan.objects.filter(pk=plan.pk), reader=conversation.user)
     assert "7" in view.html
 
 

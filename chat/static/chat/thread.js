@@ -1,6 +1,8 @@
 // Draws events into the page. Drawing one twice changes nothing: the server's page may know it already.
 
 import { call } from "./api.js";
+import { Approvals } from "./approvals.js";
+import { showCall } from "./calls.js";
 import { announce, fromTemplate, setHtml, setLine, setText, slot } from "./dom.js";
 import { elapsed, milliseconds, words } from "./format.js";
 import { LiveText } from "./live-text.js";
@@ -15,8 +17,9 @@ export class Thread {
     this.fences = new Map();
     this.live = new Map();
     this.dirty = new Set();
-    root.addEventListener("toggle", (event) => this.opened(event.target), true);
+    root.addEventListener("toggle", (event) => showCall(event.target), true);
     root.addEventListener("click", (event) => this.clicked(event));
+    this.approvals = new Approvals(root, (data) => this.ownerTurn(data.run) ?? this.plan(data.plan_id), onGrow);
     setInterval(() => this.tick(), 1000);
     this.tick();
   }
@@ -225,24 +228,29 @@ export class Thread {
       setText(slot(chip, "state"), words(chip.dataset.state));
       setText(slot(chip, "time"), milliseconds(data.duration_ms));
       setText(slot(chip, "error"), data.error || "");
-      if (chip.open) this.opened(chip);
+      if (chip.open) showCall(chip);
     }
     const turn = this.ownerTurn(data.run);
     if (turn) this.doing(turn, "Thinking…");
     else setText(this.activity(this.root.querySelector(`[data-run="${CSS.escape(data.run)}"]`)), "");
   }
 
-  async opened(element) {
-    if (!element.matches?.("[data-tool]") || !element.open) return;
-    const body = slot(element, "body");
-    try {
-      const response = await fetch(`/calls/${element.dataset.tool}/`, { credentials: "same-origin" });
-      if (response.redirected) body.textContent = "You have been signed out.";
-      else if (response.ok) body.innerHTML = await response.text();
-      else body.textContent = response.status === 404 ? "The call is not stored yet." : `The server answered ${response.status}.`;
-    } catch {
-      body.textContent = "The server cannot be reached.";
+  // -- approvals
+
+  on_approval_requested(data) {
+    const turn = this.ownerTurn(data.run);
+    if (turn && !ENDED.includes(turn.dataset.status)) {
+      turn.dataset.status = "waiting_approval";
+      this.doing(turn, "Waiting for approval…");
     }
+    this.approvals.draw(data);
+    announce(`Approval is asked for: ${data.summary}`);
+  }
+
+  on_approval_decided(data) {
+    const turn = this.ownerTurn(data.run);
+    if (turn) this.doing(turn, "Waiting for a worker…");
+    this.approvals.draw(data);
   }
 
   // -- plans
