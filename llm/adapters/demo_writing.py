@@ -213,7 +213,7 @@ def _plain(value: Any) -> str:
 def _line(row: dict[str, Any]) -> str:
     label = _label(row)
     facts = [
-        f"{k} {v}"
+        f"{k} `{v}`" if k == "path" else f"{k} {v}"
         for k, v in row.items()
         if isinstance(v, int | str) and not isinstance(v, bool) and v != "" and str(v) != label
     ]
