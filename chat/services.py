@@ -15,12 +15,13 @@ from chat.queries import active_turn, latest_below
 from chat.settings import chat_settings
 from events.models import EventRecord, Stream
 from events.types import EventName
+from observability.models import AgentInteraction
 from prompt.models import WorkflowTemplate
 from streaming.signals import wake
 from tools.ports import dispatcher
 from tools.queries import pending_of
 from tools.runs import TERMINAL, ClockTimestamp, RunStatus
-from tools.services import withdraw_approvals
+from tools.services import forget_conversation, withdraw_approvals
 from tools.units import Intervention, intervention
 from workspaces.errors import NotVisible
 from workspaces.models import User, Workspace
@@ -198,18 +199,16 @@ def rename_conversation(*, conversation_id: UUID, user: User, title: str, now: d
 def delete_conversation(*, conversation_id: UUID, user: User) -> None:
     """Delete a conversation with its turns, messages and events.
 
-    The rows of lower rooms (interactions, tool executions) stay as a record without the conversation's key.
+    The rows of lower rooms (interactions, tool executions) stay as a record without its key and its content.
 
     Raises:
         NotVisible: no such conversation, or not the user's.
         TurnActive: a turn has not ended.
     """
-    from observability.models import AgentInteraction  # the rooms below keep their rows, this one cuts the tie
-    from tools.models import ToolExecution
 
     conversation = _locked(conversation_id, user)
-    for rows in (AgentInteraction.objects, ToolExecution.objects):
-        rows.filter(conversation_id=conversation.pk).update(conversation_id=None)
+    AgentInteraction.objects.filter(conversation_id=conversation.pk).update(conversation_id=None)
+    forget_conversation(conversation_id=conversation.pk)
     Conversation.objects.filter(pk=conversation.pk).update(active_turn=None)
     Stream.objects.get(pk=conversation.pk).delete()
 

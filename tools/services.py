@@ -6,12 +6,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
+from uuid import UUID
 
 from events.types import EventName
 from tools.approvals import DECIDE, card, summary_of
 from tools.envelopes import shortened
 from tools.errors import ApprovalConflict, ApprovalForbidden, InvalidArguments
-from tools.models import Approval, ApprovalStatus, Question, ToolExecution
+from tools.models import Approval, ApprovalStatus, Question, StoredResult, ToolExecution
 from tools.ports import run_owner
 from tools.queries import approval_for, is_waiting
 from tools.registry import Registry
@@ -99,6 +100,20 @@ def withdraw_approvals(*, owner_kind: str, owner_ids: Sequence[int], now: dateti
         owner_ids: the turn, or all steps of the plan.
     """
     return Approval.objects.withdraw(owner_kind, list(owner_ids), now=now)
+
+
+def forget_conversation(*, conversation_id: UUID) -> None:
+    """Keep no content of a conversation that is deleted: its ledger rows stay as counts, its approvals go.
+
+    What its plans did stays with the plans, without the tie.
+    """
+    rows = ToolExecution.objects.filter(conversation_id=conversation_id)
+    own = rows.filter(plan_id=None)
+    StoredResult.objects.filter(execution__in=own).delete()
+    own.update(arguments={}, result=None, error="")
+    Approval.objects.filter(conversation_id=conversation_id, plan_id=None).delete()
+    Approval.objects.filter(conversation_id=conversation_id).update(conversation_id=None)
+    rows.update(conversation_id=None)
 
 
 def settle_unknown(

@@ -12,8 +12,10 @@ from django.contrib.auth.models import Permission
 from django.db import connection
 from django.utils import timezone
 
+from chat.models import Turn
 from events.models import Event
 from prompt.types import AgentIdentity
+from tests.support.runs import make_conversation, make_turn
 from tests.tools.conftest import call_of
 from tools import services
 from tools.doors import CallResult, call_tool, run_call
@@ -403,3 +405,45 @@ def decide_row(approval: Approval, by: User) -> None:
     Approval.objects.decide(
         approval.pk, to="approved", by=by, note="", now=timezone.now(), decided_digest=approval.arguments_digest
     )
+
+
+def turn_in(status: str, user: User, workspace: Workspace) -> Turn:
+    turn = make_turn(make_conversation(user=user, workspace=workspace))
+    Turn.objects.filter(pk=turn.pk).update(status=status, ended_at=timezone.now() if status == "completed" else None)
+    return turn
+
+
+def test_two_people_deciding_the_last_two_calls_resume_the_turn_once(chief: User, workspace: Workspace) -> None:
+    turn = turn_in("waiting_approval", chief, workspace)
+    executor, place = executor_of(), context(workspace, chief)
+    asked = []
+    for position in (1, 2):
+        here = place(position, owner_id=turn.pk)
+        asked.append(wait(executor, executor.check(call_of("make", slug=f"s{position}"), here), here))
+    fence, both = turn.fence, threading.Barrier(2, timeout=10)
+
+    def run(approval: Approval) -> None:
+        try:
+            both.wait()
+            decide(chief, approval=approval)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=run, args=[approval]) for approval in asked]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    turn.refresh_from_db()
+    assert (turn.status, turn.fence) == ("queued", fence + 1)  # one arrow, taken once
+    assert set(Approval.objects.values_list("status", flat=True)) == {"approved"}
+    assert Event.objects.filter(stream=turn.stream_id, name="approval_decided").count() == 2
+
+
+def test_a_decision_for_a_run_that_has_ended_changes_no_run(chief: User, workspace: Workspace) -> None:
+    turn = turn_in("completed", chief, workspace)
+    here = context(workspace, chief)(1, owner_id=turn.pk)
+    wait(executor_of(), executor_of().check(call_of("make", slug="x"), here), here)
+    decide(chief, "reject")
+    turn.refresh_from_db()
+    assert turn.status == "completed"

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 from django.db import transaction
 
+from context.models import ScopeVersion
 from tests.tools.conftest import MakeContext, call_of, executor_of
 from tools.agent_tools import read_result
 from tools.errors import NoSuchResult
@@ -16,6 +17,7 @@ from tools.executor import ToolExecutor, _OwnUnit, answered
 from tools.models import StoredResult, ToolExecution
 from tools.registry import Registry, tool
 from tools.results import estimated_tokens
+from tools.services import forget_conversation
 from tools.types import ToolContext
 from workspaces.models import Workspace
 
@@ -69,8 +71,6 @@ def do(executor: ToolExecutor, context: ToolContext, name: str, **arguments: Any
     with transaction.atomic():
         outcome = outcome or executor.run_in_unit(unit, checked, context)
         text = executor.record(unit, checked, context, outcome)
-        from context.models import ScopeVersion
-
         ScopeVersion.objects.bump(unit.scopes)
     return checked.kind, text
 
@@ -181,3 +181,16 @@ def test_cap_035_a_read_after_a_write_of_the_same_unit_is_fresh(context_of: Make
         checked = executor.check(call_of("make", slug="x"), context)
         executor.record(unit, checked, context, executor.run_in_unit(unit, checked, context))
         assert executor.check(call_of("lines", count=2), context_of(plan_id=5)).kind == "read"
+
+
+def test_a_deleted_conversation_leaves_counts_and_no_content(context_of: MakeContext) -> None:
+    executor, here = executor_of(local), uuid4()
+    do(executor, context_of(conversation_id=here), "lines", count=3000)
+    do(executor, context_of(conversation_id=here), "make", slug="secret-name")
+    do(executor, context_of(conversation_id=here, plan_id=5), "rows", count=2)
+    forget_conversation(conversation_id=here)
+    rows = ToolExecution.objects.order_by("pk")
+    assert list(rows.values_list("tool_name", "conversation_id")) == [("lines", None), ("make", None), ("rows", None)]
+    assert list(rows.values_list("arguments", "result"))[:2] == [({}, None), ({}, None)]
+    assert rows[2].result == [{"number": 0}, {"number": 1}]
+    assert StoredResult.objects.count() == 0
