@@ -172,6 +172,9 @@ globals().update(
 
 CAPSTAN_TOOLS = tools_from(env)
 
+# What every member of a workspace may do there; all other writes take a group or a permission of the user's own.
+CAPSTAN_MEMBER_PERMISSIONS = ("capstan_plan.add_executionplan",)
+
 # Dotted paths that fill the lower rooms' ports (design § 3 "Reaching up").
 CAPSTAN_PORTS = {
     "Dispatcher": "worker.dispatch.CeleryDispatcher",
