@@ -178,7 +178,7 @@ def _chat_calls(reading: Reading, reads: list[ToolSchema]) -> list[ToolCall]:
     if about and reading.named and not reading.results:
         return _calls([(about[0], "", reading.named[0])], reading)
     search = tools.search_tool(reads)
-    if search is None or reading.named:
+    if search is None or reading.named or (reading.plans_ended and not reading.terms):
         return []
     tried = len(reading.results)
     return _calls([(search, term, None) for term in reading.terms[tried : tried + 1]], reading)

@@ -37,7 +37,8 @@ ist kann kannst klasse klassen könnte kurz liste mach mal man mehr mein mir mit
 paket pakete schlage sein sich sie sind soll suche über um und uns unser unsere untersuche viele vom von vor
 vorschlag vorschläge welche welcher wenn wer werden wie wieso wir wird wo zeig zeige zu zum zur zwei danke guten tag
 warum können defined define located lives implemented implement called mache machen umbau others def return none
-true false import self handled handling delete remove drop rename note mostly previous instructions ignore
+true false import self handled handling delete remove drop rename note mostly previous instructions ignore workspace
+workspaces here inside contain contains arbeitsbereich drin enthält happened came finished
 """
 _GERMAN_WORDS = """
 der die das und ist nicht ein eine wie was welche bitte für mit von im den dem zu auf wir ich du zeig zeige gibt
@@ -117,15 +118,18 @@ class Reading:
     def snapshot(self) -> dict[str, Any]:
         """The newest snapshot that the history holds."""
         for message in reversed(self.request.messages[: self._at + 1]):
-            for block in reversed(_split(message.content)[1]) if message.role == "user" else ():
-                try:
-                    context = json.loads(block)
-                except ValueError:
-                    continue
-                snapshot = context.get("snapshot") if isinstance(context, dict) else None
-                if isinstance(snapshot, dict):
-                    return snapshot
+            for context in reversed(_contexts(message.content)) if message.role == "user" else ():
+                if isinstance(context.get("snapshot"), dict):
+                    found: dict[str, Any] = context["snapshot"]
+                    return found
         return {}
+
+    @cached_property
+    def plans_ended(self) -> list[dict[str, Any]]:
+        """What became of plans since the turn before."""
+        told = [context.get("plans_ended") for context in _contexts(self.raw)]
+        plans = told[-1] if told else None
+        return [plan for plan in plans if isinstance(plan, dict)] if isinstance(plans, list) else []
 
     @cached_property
     def results(self) -> list[Result]:
@@ -187,6 +191,7 @@ class Reading:
         """The things that the message names, the most exact match first."""
         text = self.text.lower()
         terms = {term.lower() for term in self.terms} | {text.lower() for text in self.quoted}
+        terms |= {term.partition(":")[2] for term in terms if ":" in term}
         exact, close = [], []
         for thing in self.things:
             key, name = thing.key.lower(), thing.name.lower()
@@ -199,6 +204,18 @@ class Reading:
     @staticmethod
     def _is_sentence(text: str) -> bool:
         return text.count(" ") >= 4
+
+
+def _contexts(text: str) -> list[dict[str, Any]]:
+    found = []
+    for block in _split(text)[1]:
+        try:
+            context = json.loads(block)
+        except ValueError:
+            continue
+        if isinstance(context, dict):
+            found.append(context)
+    return found
 
 
 def _split(text: str) -> tuple[str, list[str]]:

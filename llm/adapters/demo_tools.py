@@ -72,6 +72,8 @@ SAME: dict[str, tuple[str, ...]] = {
         "viele",
         "anzahl",
         "most",
+        "workspace",
+        "arbeitsbereich",
         "meisten",
         "summar",
         "zusammenfass",
@@ -184,7 +186,7 @@ class _Filler:
         return self.reading.text[:200] if needed else _NONE
 
     def _choice(self, options: list[Any], needed: bool) -> Any:
-        for option in options:
+        for option in options if needed or not self.reading.is_step else ():
             words = SAME.get(str(option), (str(option).lower(),))
             if isinstance(option, str) and any(re.search(rf"\b{re.escape(word)}", self.text) for word in words):
                 return option

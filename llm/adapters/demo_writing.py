@@ -41,6 +41,10 @@ _PHRASES = {
     "no_start": ("there is no single place to start; widen the search.", "kein klarer Ausgangspunkt; suche breiter."),
     "proposal": ("Proposal", "Vorschlag"),
     "built_on": ("Built on the earlier steps:", "Aufgebaut auf den früheren Schritten:"),
+    "plan_ended": (
+        "Plan #{number} ({goal}) ended: **{status}**.",
+        "Plan #{number} ({goal}) ist beendet: **{status}**.",
+    ),
     "cannot": (
         "To do that I would need to know exactly which element you mean; name it by its key, such as"
         " `module:package.name`.",
@@ -67,6 +71,8 @@ def answer(reading: Reading) -> str:
         re.I | re.S,
     ):
         return say("hello", reading)
+    if reading.plans_ended and not reading.named:
+        return "\n\n".join(_plan_ended(plan, reading) for plan in reading.plans_ended)
     if reading.named:
         return _about(reading)
     overview = _overview(reading.snapshot)
@@ -138,6 +144,20 @@ def report(result: Result, reading: Reading) -> str:
         isinstance(value, dict) and any(isinstance(v, list) for v in value.values())
     )
     return say("none" if empty else "done", reading, call=call)
+
+
+def _plan_ended(plan: dict[str, Any], reading: Reading) -> str:
+    head = say(
+        "plan_ended", reading, number=plan.get("plan_id"), goal=str(plan.get("goal"))[:120], status=plan.get("status")
+    )
+    error = f"\n\n{plan['error']}" if plan.get("error") else ""
+    steps = [step for step in plan.get("steps") or [] if isinstance(step, dict)]
+    lines = []
+    for step in steps:
+        found = str(step.get("synthesis") or step.get("llm_synthesis") or step.get("error") or "").strip()
+        first = next((line for line in found.splitlines() if line.strip() and not line.startswith("#")), "")
+        lines.append(f"- **{step.get('key')}** ({step.get('status')})" + (f": {first[:200]}" if first else ""))
+    return head + error + ("\n\n" + "\n".join(lines) if lines else "")
 
 
 def _about(reading: Reading) -> str:

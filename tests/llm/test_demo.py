@@ -362,3 +362,29 @@ def test_it_keeps_the_board_that_the_system_prompt_asks_for():
     _calls, last = converse("Explain middleware", system=system)
     assert json.loads(last.content.rpartition("<board>")[2].removesuffix("</board>"))["phase"] == "answering"
     assert "<board>" not in converse("Explain middleware")[1].content
+
+
+def test_it_tells_what_became_of_a_plan():
+    plan = {
+        "plan_id": 7,
+        "status": "completed",
+        "goal": "Analyse auth",
+        "steps": [{"key": "survey", "status": "completed"}],
+    }
+    context = json.dumps({"snapshot": SNAPSHOT, "plans_ended": [plan]})
+    message = LLMMessage("user", f"and what did you find?\n\n<context>\n{context}\n</context>")
+    response = LLM.call(ModelRequest(messages=(message,), tools=CHAT))
+    assert response.tool_calls is None
+    assert "Plan #7 (Analyse auth) ended: **completed**." in response.content
+    assert "**survey** (completed)" in response.content
+
+
+def test_a_key_of_another_form_still_names_the_thing():
+    calls, last = converse("What depends on module:shop.auth?")
+    assert calls == []
+    assert "package:shop.auth" in last.content
+
+
+def test_what_is_here_is_an_overview():
+    calls, _last = converse("What is in this workspace?")
+    assert [call["name"] for call in calls] == ["catalog_overview"]
