@@ -15,6 +15,12 @@ class TurnActive(ChatError):
     code = "turn.active"
 
 
+class ConversationBusy(ChatError):
+    """Plans of the conversation have not ended; the detail `plans` names them."""
+
+    code = "conversation.busy"
+
+
 class QuestionTooLarge(ChatError):
     """The question alone is larger than the window of history that a request may hold."""
 

@@ -37,6 +37,7 @@ STATUS_OF: tuple[tuple[type[CapstanError], int], ...] = (
     (NotVisible, status.HTTP_404_NOT_FOUND),
     (errors.FieldInvalid, status.HTTP_400_BAD_REQUEST),
     (errors.TurnActive, status.HTTP_409_CONFLICT),
+    (errors.ConversationBusy, status.HTTP_409_CONFLICT),
     (errors.IdempotencyMismatch, status.HTTP_422_UNPROCESSABLE_ENTITY),
     (errors.IdempotencyInProgress, status.HTTP_409_CONFLICT),
     (PlanInvalid, status.HTTP_400_BAD_REQUEST),

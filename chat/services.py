@@ -9,13 +9,14 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from chat.errors import FieldInvalid, TurnActive
+from chat.errors import ConversationBusy, FieldInvalid, TurnActive
 from chat.models import Conversation, IdempotencyKey, Message, Turn
 from chat.queries import active_turn, latest_below
 from chat.settings import chat_settings
 from events.models import EventRecord, Stream
 from events.types import EventName
 from observability.models import AgentInteraction
+from plan.models import ExecutionPlan
 from prompt.models import WorkflowTemplate
 from streaming.signals import wake
 from tools.ports import dispatcher
@@ -197,16 +198,19 @@ def rename_conversation(*, conversation_id: UUID, user: User, title: str, now: d
 
 @transaction.atomic
 def delete_conversation(*, conversation_id: UUID, user: User) -> None:
-    """Delete a conversation with its turns, messages and events.
+    """Delete a conversation with its turns, messages, events and ended plans.
 
     The rows of lower rooms (interactions, tool executions) stay as a record without its key and its content.
 
     Raises:
         NotVisible: no such conversation, or not the user's.
         TurnActive: a turn has not ended.
+        ConversationBusy: a plan has not ended.
     """
-
     conversation = _locked(conversation_id, user)
+    plans = ExecutionPlan.objects.filter(stream_id=conversation.pk).exclude(status__in=TERMINAL)
+    if running := list(plans.values_list("pk", flat=True)):
+        raise ConversationBusy(plans=running)
     AgentInteraction.objects.filter(conversation_id=conversation.pk).update(conversation_id=None)
     forget_conversation(conversation_id=conversation.pk)
     Conversation.objects.filter(pk=conversation.pk).update(active_turn=None)

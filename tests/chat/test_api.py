@@ -106,6 +106,7 @@ def test_a_plan_through_the_api(api, play):
     executions = api("get", f"/tool-executions/?conversation={key}").json()["results"]
     assert [row["tool_name"] for row in executions] == ["create_plan"]
     assert api("get", f"/tool-executions/{executions[0]['id']}/").json()["status"] == "succeeded"
+    assert error(api("delete", f"/conversations/{key}/")) == (409, "conversation.busy")
     cancelled = api("post", f"/plans/{plan['id']}/cancel/")
     assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
     retried = api("post", f"/plans/{plan['id']}/retry/", Idempotency_Key="retry-1")

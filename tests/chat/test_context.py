@@ -10,6 +10,7 @@ from django.utils import timezone
 from catalog.models import Element, Repository
 from catalog.services import annotate
 from chat.models import Conversation, HistorySummary, Message
+from context.models import ScopeVersion
 from events.models import Event
 from llm.errors import LLMOverloaded
 from llm.testing import call, say
@@ -17,6 +18,7 @@ from observability.models import AgentInteraction
 from plan.models import ExecutionPlan, PlanStep
 from tests.support.agent_story import record_trace
 from tools.models import ToolExecution
+from tools.registry import Registry, tool
 
 
 def layer_4(request) -> dict:
@@ -144,3 +146,32 @@ def test_a_question_too_large_for_the_window_is_refused_with_its_reason(chat, se
     turn = it.say("x" * 5_000)
     assert (turn.status, turn.stop_reason, it.llm.remaining) == ("failed", "chat.question_too_large", 1)
     assert "Shorten it" in turn.notice
+
+
+def test_search_tools_are_accepted_while_the_snapshot_is_a_summary(chat, settings):
+    registry = Registry()
+
+    @tool(effect="read", chat="summary", registry=registry)
+    def search(text: str) -> str:
+        """Search."""
+        return f"found {text}"
+
+    it = chat(call("search", text="a"), "no", call("search", text="b"), "yes", tools=registry)
+    it.say("look")
+    assert "not exposed" in it.llm.requests[1].messages[-1].content
+    settings.CAPSTAN_CONTEXT = {"budget_tokens": 30}
+    ScopeVersion.objects.bump([it.workspace.pk])
+    it.say("look again")
+    assert layer_4(it.llm.requests[2])["snapshot"]["summary"]["reason"] == "over_budget"
+    assert "found b" in it.llm.requests[3].messages[-1].content
+
+
+def test_cap_042_history_of_another_context_stays_out(chat):
+    it = chat("A1", "A2", "A3", context_type="repo", context_id="1")
+    it.say("Q1")
+    Conversation.objects.filter(pk=it.conversation.pk).update(context_id="2")
+    it.say("Q2")
+    assert "Q1" not in it.llm.requests[1].messages[0].content
+    Conversation.objects.filter(pk=it.conversation.pk).update(context_id="1")
+    it.say("Q3")
+    assert [m.content.split("\n")[0] for m in it.llm.requests[2].messages] == ["Q1", "A1", "Q3"]
