@@ -33,4 +33,5 @@ def database_settings(url: str, *, pool_size: int) -> dict[str, Any]:
     parsed["HOST"] = options.pop("host", "") or parsed.get("HOST", "")
     if pool_size:
         options["pool"] = {"min_size": 1, "max_size": pool_size, "timeout": POOL_TIMEOUT_S}
+    options.setdefault("prepare_threshold", 5)  # for server-side cursors, the hot path's; Django's own never prepare
     return {**parsed, "OPTIONS": options, "CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": bool(pool_size)}
