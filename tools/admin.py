@@ -49,6 +49,7 @@ class _DecisionForm(forms.Form):
     decision = forms.ChoiceField(choices=[("approve", "Approve"), ("reject", "Reject")])
     note = forms.CharField(required=False, max_length=services.NOTE_CHARACTERS)
     arguments = forms.JSONField(required=False)
+    any_arguments = forms.BooleanField(required=False)
 
 
 @admin.register(Approval)
@@ -87,6 +88,7 @@ class ApprovalAdmin(_DeciderAdmin):
         context = {
             "decidable": decidable,
             "asks_to_run": approval is not None and approval.question == "run",
+            "may_stand": approval is not None and approval.policy in ("turn", "conversation"),
             "arguments_json": json.dumps(approval.arguments, indent=2, ensure_ascii=False) if approval else "",
         }
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **context})
@@ -112,6 +114,7 @@ class ApprovalAdmin(_DeciderAdmin):
                 decision=given["decision"],
                 note=given["note"],
                 arguments=edited,
+                any_arguments=given["any_arguments"] and given["decision"] == "approve",
                 now=timezone.now(),
             )
         except NotVisible as exc:

@@ -22,6 +22,7 @@ from tools.models import Approval, ApprovalStatus, ExecutionStatus, Question, To
 from tools.registry import Registry
 from tools.types import Arguments, Envelope, ToolContext, ToolSpec
 from tools.values import digest, storable
+from workspaces.models import User
 from workspaces.permissions import may
 
 logger = logging.getLogger(__name__)
@@ -108,7 +109,8 @@ def _not_permitted(spec: ToolSpec, context: ToolContext) -> str | None:
     if spec.permission is None:
         member = is_member(context.user.pk, context.workspace.pk)
         return None if member else "the user is no active member of this workspace"
-    if may(context.user, spec.permission, workspace=context.workspace):
+    user = User.objects.filter(pk=context.user.pk).first()  # the caller's may have been read long ago
+    if user is not None and may(user, spec.permission, workspace=context.workspace):
         return None
     return f"the user does not hold the permission {spec.permission} in this workspace"
 

@@ -5,6 +5,7 @@ They are daemons: one that hangs past its deadline is left behind and never keep
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -23,6 +24,10 @@ class DaemonThreads:
     """Runs each piece of work at once: in a thread that waits for work, else in a new one."""
 
     def __init__(self) -> None:
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)  # threads do not survive a fork
+
+    def _begin(self) -> None:
         self._work: queue.SimpleQueue[_Work] = queue.SimpleQueue()
         self._idle = 0
         self._lock = threading.Lock()

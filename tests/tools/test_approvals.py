@@ -304,6 +304,15 @@ def test_an_approval_stands_for_the_same_call_only(workspace: Workspace, member:
     assert executor.check(call_of("make", slug="a"), place(2)).kind == "parked"
 
 
+def test_an_approver_widens_an_approval_but_never_a_destructive_one(ask: Ask, chief: User) -> None:
+    ask("make", slug="a")
+    ask(slug="north")
+    assert decide(chief, any_arguments=True).any_arguments is True
+    with pytest.raises(ApprovalForbidden, match="one call at a time"):
+        decide(chief, any_arguments=True)
+    assert Approval.objects.pending().count() == 1
+
+
 def test_a_standing_approval_of_a_conversation_ends_with_it(workspace: Workspace, member: User, chief: User) -> None:
     from uuid import uuid4
 

@@ -389,6 +389,13 @@ def test_permissions_are_read_when_the_call_is_checked(context_of: MakeContext, 
         assert executor.check(call_of(name, **arguments), context).kind == "blocked"
 
 
+def test_a_right_that_is_taken_away_while_a_run_lasts_is_gone_at_once(context_of: MakeContext, member: User) -> None:
+    executor, context = executor_of(tools), context_of()
+    assert executor.check(call_of("make", slug="x"), context).kind == "write"
+    User.objects.get(pk=member.pk).user_permissions.clear()
+    assert executor.check(call_of("make", slug="x"), context).kind == "blocked"
+
+
 def test_output_is_data_that_cannot_close_its_marks(context_of: MakeContext) -> None:
     local = Registry()
 

@@ -23,6 +23,10 @@ class Command(BaseCommand):
         parser.add_argument("--note", default="", help="for the model and the record")
         parser.add_argument("--arguments", help="run with this JSON object in place of the stored arguments")
 
+        parser.add_argument(
+            "--any-arguments", action="store_true", help="stand for later calls with other arguments, where it may"
+        )
+
     def handle(self, **options: Any) -> None:
         user = User.objects.filter(username=options["user"], is_active=True).first()
         if user is None:
@@ -40,6 +44,7 @@ class Command(BaseCommand):
                 decision=options["decision"],
                 note=options["note"],
                 arguments=_object(options["arguments"]),
+                any_arguments=options["any_arguments"],
                 now=timezone.now(),
             )
         except CapstanError as exc:
