@@ -188,10 +188,13 @@ class _Flusher:
             return self._changed.wait_for(lambda: not self._dirty and not self._busy, timeout_s)
 
     def _run(self) -> None:
+        last = 0.0
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: bool(self._dirty))
-            time.sleep(circuit.wait_s() or GATHER_S)  # what comes meanwhile goes along
+            # The first delta goes at once; what comes right after it goes together.
+            time.sleep(circuit.wait_s() or max(0.0, last + GATHER_S - time.monotonic()))
+            last = time.monotonic()
             with self._changed:
                 rounds, self._dirty, self._busy = list(self._dirty), {}, True
             again: list[LiveRound] = []
