@@ -1,0 +1,80 @@
+"""What bounds a plan's worker: how many steps run at once, how long a unit may take, how long a step (design § 5)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import connection
+
+from plan.models import PlanStep
+from tests.support.plans import agents_on, data_step, hold_plan, llm_step, run_plan, statuses
+from tests.support.waiting import wait_until
+from tools.registry import Registry, tool
+from tools.types import ToolContext
+from worker.runner import LOOK_AGAIN_S, SIDE_BY_SIDE, Left
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+registry = Registry()
+never = threading.Event()
+
+
+@tool(effect="read", registry=registry)
+def slow_read(context: ToolContext) -> dict[str, bool]:
+    """Look for longer than a lease lasts."""
+    return {"early": never.wait(1.5)}
+
+
+class Room:
+    """How many are in it, and the most that ever were."""
+
+    def __init__(self) -> None:
+        self.open, self._lock = threading.Event(), threading.Lock()
+        self.now = self.most = 0
+
+    def stay(self) -> None:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        assert self.open.wait(30)
+        with self._lock:
+            self.now -= 1
+
+
+def test_a_slow_read_of_a_data_step_does_not_use_up_the_time_of_the_next_step(settings, scripted_llm):
+    settings.CAPSTAN_LEASE_SECONDS = 1
+    plan = hold_plan(data_step("look", "slow_read"), llm_step("say"))
+    assert run_plan(plan, agents_on(scripted_llm("Said."), slow_read)) == Left.ENDED
+    assert (plan.status, statuses(plan)) == ("completed", {"look": "completed", "say": "completed"}), plan.error
+
+
+def test_no_more_steps_of_a_plan_run_at_once_than_the_limit_says():
+    room = Room()
+    held = Registry()
+
+    @tool(effect="read", registry=held)
+    def stay(context: ToolContext, n: int) -> dict[str, int]:
+        """Stay until the door opens."""
+        room.stay()
+        return {"n": n}
+
+    plan = hold_plan(*[data_step(f"s{n}", "stay", {"n": n}, reads=()) for n in range(3 * SIDE_BY_SIDE)])
+
+    def work() -> None:
+        try:
+            run_plan(plan, agents_on(None, stay))
+        finally:
+            connection.close()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        wait_until(lambda: room.now == SIDE_BY_SIDE)
+        never.wait(2.5 * LOOK_AGAIN_S)  # it has looked again twice
+        assert PlanStep.objects.running(plan.pk) == room.most == SIDE_BY_SIDE
+    finally:
+        room.open.set()
+        worker.join(30)
+    assert set(statuses(plan).values()) == {"completed"}
+    assert room.most == SIDE_BY_SIDE

@@ -1,0 +1,115 @@
+"""Claim, readiness, sweep and the hot path look rows up; none of them reads a whole table (issue 6 "Speed")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.db import connection
+from django.db.models import Model
+from django.test.utils import CaptureQueriesContext
+
+from plan import hot, steering
+from plan.models import ExecutionPlan, PlanStep
+from tests.support.plans import hold_plan, llm_step
+from tests.support.runs import claim
+
+pytestmark = pytest.mark.django_db
+
+ENDED, STEPS = 4_000, 5
+
+
+def columns_of(model: type[Model], *but: str) -> list[str]:
+    return [f'"{field.column}"' for field in model._meta.concrete_fields if field.column not in but]
+
+
+@pytest.fixture
+def plan() -> ExecutionPlan:
+    """A pending plan among thousands that have ended."""
+    sample = hold_plan(*[llm_step(f"s{n}") for n in range(STEPS)])
+    plans, steps = ExecutionPlan._meta.db_table, PlanStep._meta.db_table
+    with connection.cursor() as cursor:
+        columns = [
+            f.column for f in ExecutionPlan._meta.concrete_fields if f.column not in {"id", "status", "ended_at"}
+        ]
+        listed = ", ".join(columns)
+        cursor.execute(
+            f"INSERT INTO {plans} ({listed}, status, ended_at) SELECT {listed}, 'completed', now() FROM {plans}, "
+            f"generate_series(1, {ENDED}) WHERE id = %s",
+            [sample.pk],
+        )
+        columns = [
+            f'"{f.column}"' for f in PlanStep._meta.concrete_fields if f.column not in {"id", "plan_id", "status"}
+        ]
+        listed = ", ".join(columns)
+        cursor.execute(
+            f"INSERT INTO {steps} ({listed}, plan_id, status) SELECT {', '.join(f's.{c}' for c in columns)}, p.id, "
+            f"'skipped' FROM {steps} s, {plans} p WHERE s.plan_id = %s AND p.id <> %s",
+            [sample.pk, sample.pk],
+        )
+        cursor.execute(f"ANALYZE {plans}")
+        cursor.execute(f"ANALYZE {steps}")
+    return sample
+
+
+def explained(work: Callable[[], object]) -> str:
+    """The plans of every statement that `work` makes on plans and steps."""
+    with CaptureQueriesContext(connection) as captured:
+        work()
+    told = []
+    with connection.cursor() as cursor:
+        for query in captured:
+            sql = query["sql"]
+            if "capstan_plan_" not in sql or sql.startswith(("SAVEPOINT", "RELEASE")):
+                continue
+            cursor.execute(f"EXPLAIN (GENERIC_PLAN) {sql.replace('%', '%%')}" if "$1" in sql else f"EXPLAIN {sql}")
+            told.append("\n".join(row[0] for row in cursor.fetchall()))
+    assert told, "no statement was seen"
+    return "\n\n".join(told)
+
+
+def test_the_claim_finds_its_plan_by_key(plan):
+    assert "Seq Scan" not in explained(lambda: ExecutionPlan.objects.claim(plan.pk, owner="a"))
+
+
+def test_readiness_reads_the_plan_s_own_steps(plan):
+    assert "Seq Scan on capstan_plan_planstep" not in explained(lambda: PlanStep.objects.next_ready(plan.pk))
+
+
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        lambda: ExecutionPlan.objects.take_due(),
+        lambda: list(ExecutionPlan.objects.spent().values_list("pk", flat=True)),
+        lambda: list(ExecutionPlan.objects.cancel_orphans().values_list("pk", flat=True)),
+        steering.wake_idle_plans,
+    ],
+    ids=["due", "spent", "cancelled", "idle"],
+)
+def test_the_sweep_reads_open_plans_only(plan, sweep):
+    told = explained(sweep)
+    assert "Seq Scan on capstan_plan_executionplan" not in told
+    assert "plan_open" in told
+
+
+def test_the_hot_path_reads_the_plan_s_own_rows(plan):
+    run = claim(plan)
+
+    def both() -> None:
+        moved = hot.start_first(run, revision=0, user_id=plan.owner_id)
+        assert moved is not None
+        assert moved.next_step is not None
+        ledger = dict.fromkeys(hot.LEDGER) | {
+            "workspace_id": plan.workspace_id, "user_id": plan.owner_id, "correlation_id": "c", "owner_kind": "step",
+            "owner_id": moved.next_step.pk, "plan_id": plan.pk, "round": 1, "position": 1, "tool_name": "t",
+            "effect": "read", "mode": "workflow", "idempotency_key": "k", "arguments": "{}", "arguments_digest": "d",
+            "status": "succeeded", "result": "{}", "error": "", "duration_ms": 0, "cached": False, "told_tokens": 0,
+        }  # fmt: skip
+        PlanStep.objects.filter(pk=moved.next_step.pk).update(kind="data")
+        assert hot.end_data_step(
+            run, step=moved.next_step, revision=0, result="{}", payload={}, ledger=ledger, result_text=""
+        )
+
+    told = explained(both)
+    assert "Seq Scan on capstan_plan_executionplan" not in told
+    assert "Seq Scan on capstan_plan_planstep" not in told
