@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,8 @@ from tools.values import storable
 from workspaces.errors import CapstanError
 
 logger = logging.getLogger(__name__)
+
+INSTANT_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,11 @@ class Pending:
         except (Exception, SystemExit) as exc:  # noqa: BLE001  # nothing a tool does ends the loop (CAP-031)
             return _failure(self.started, self.spec, exc, late=late)
         return _ended(self.started, succeeded(result), ExecutionStatus.SUCCEEDED)
+
+
+def ended_at_once(batch: Sequence[Pending]) -> bool:
+    """Whether all of them end within an instant: too short to give a connection back and ask for one again."""
+    return not wait([pending.future for pending in batch], timeout=INSTANT_S).not_done
 
 
 def start_read(spec: ToolSpec, values: Mapping[str, Any], context: ToolContext) -> Pending:

@@ -19,7 +19,7 @@ from events.types import EventName
 from llm.types import ToolCall, ToolSchema
 from prompt.types import AgentIdentity, Mode
 from tools import approvals, ledger
-from tools.calls import Outcome, Pending, run_inside, start_outside, start_read
+from tools.calls import Outcome, Pending, ended_at_once, run_inside, start_outside, start_read
 from tools.envelopes import must_rerun, refused
 from tools.exposure import exposed
 from tools.models import Approval, ExecutionStatus, Question, ToolExecution
@@ -28,7 +28,7 @@ from tools.registry import Registry
 from tools.results import told
 from tools.runs import RunRef
 from tools.types import Envelope, ToolContext, ToolSpec, UnitOfWork
-from tools.units import RERUNS, in_unit, release_connection
+from tools.units import RERUNS, in_unit, refuse_inside_transaction, release_connection
 
 INSTANT_S = 0.02  # what a read may take before its waiting caller gives its connection back
 
@@ -92,7 +92,7 @@ class ToolExecutor:
         Raises:
             WaitingInsideTransaction: a transaction is open.
         """
-        release_connection()
+        refuse_inside_transaction()
         outcomes: list[Outcome] = []
         width = max(1, self.identity.limits.parallel_reads)
         for start in range(0, len(reads), width):
@@ -100,6 +100,8 @@ class ToolExecutor:
                 start_read(_spec(checked), checked.arguments.values, context)
                 for checked, context in reads[start : start + width]
             ]
+            if not ended_at_once(batch):
+                release_connection()
             outcomes += [pending.outcome(late=ExecutionStatus.FAILED) for pending in batch]
         return outcomes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -71,6 +72,15 @@ class Registry:
         """
         if self._specs is not None:
             return
+        collecting = gc.isenabled()
+        gc.disable()  # making a few hundred classes would set it off again and again, and there is nothing to collect
+        try:
+            self._specs = self._read()
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _read(self) -> dict[str, ToolSpec]:
         places: dict[str, str] = {}
         specs: dict[str, ToolSpec] = {}
         for declaration in self._declared:
@@ -82,7 +92,7 @@ class Registry:
                     cure="rename one",
                 )
             places[spec.name], specs[spec.name] = declaration.where, spec
-        self._specs = dict(sorted(specs.items()))
+        return dict(sorted(specs.items()))
 
     def layered(self, specs: Iterable[ToolSpec]) -> Registry:
         """A registry with these tools beside its own, such as one workspace's MCP tools.

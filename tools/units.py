@@ -167,13 +167,22 @@ def intervention(model: type[R], pk: int) -> Iterator[Intervention[R]]:
         Stream.objects.append(stream_id, change.events, correlation_id=run.correlation_id)
 
 
+def refuse_inside_transaction() -> None:
+    """A wait is about to begin.
+
+    Raises:
+        WaitingInsideTransaction: a transaction is open.
+    """
+    if any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
+        raise WaitingInsideTransaction
+
+
 def release_connection() -> None:
     """Give the connection back to the pool before a wait; waiting inside a transaction is refused.
 
     Raises:
         WaitingInsideTransaction: a transaction is open; closing would lose its writes without a word.
     """
-    if any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
-        raise WaitingInsideTransaction
+    refuse_inside_transaction()
     if not connection.in_atomic_block:
         connection.close()
