@@ -213,6 +213,10 @@ class PlanStepQuerySet(models.QuerySet["PlanStep"]):
         """Remember which version of its recipe the step began with."""
         self.filter(pk=pk, recipe_version=None).update(recipe_version=version)
 
+    def running(self, plan_id: int) -> int:
+        """How many steps of the plan run now."""
+        return self.filter(plan_id=plan_id, status=StepStatus.RUNNING).count()
+
     def has_due(self, plan_id: int) -> bool:
         """Whether a step of the plan waits for a retry that is due."""
         return self.filter(plan_id=plan_id, status=StepStatus.WAITING_RETRY, not_before__lte=ClockTimestamp()).exists()

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Min, Sum
+from django.db.models import Count, Min, Sum
 from django.utils import timezone
 
 from events.models import EventRecord, Stream
@@ -309,7 +309,7 @@ def settle(*, plan_id: int, events: EventSink, slots: int) -> Settled:
 
     Args:
         events: the open unit.
-        slots: how many steps may start; 0 when the owner is leaving.
+        slots: how many steps may run at once, those that run already included; 0 when the owner is leaving.
     """
     plan = ExecutionPlan.objects.get(pk=plan_id)
     if plan.cancel_requested_at is not None:
@@ -319,10 +319,13 @@ def settle(*, plan_id: int, events: EventSink, slots: int) -> Settled:
         step_key, error = reason
         return Settled(failed(plan, error=error, step=step_key, events=events))
     steps = PlanStep.objects.of(plan_id)
-    ready = [steps.get(pk=pk) for pk in PlanStep.objects.next_ready(plan_id, limit=max(slots, 1))]
-    started = [step for step in ready[:slots] if start_step(step=step, events=events)]
-    rows = {row["status"]: row for row in steps.order_by().values("status").annotate(due=Min("not_before"))}
-    if StepStatus.RUNNING in rows:
+    counted = steps.order_by().values("status").annotate(due=Min("not_before"), many=Count("pk"))
+    rows = {row["status"]: row for row in counted}
+    running = rows[StepStatus.RUNNING]["many"] if StepStatus.RUNNING in rows else 0
+    free = max(slots - running, 0)
+    ready = [steps.get(pk=pk) for pk in PlanStep.objects.next_ready(plan_id, limit=max(free, 1))]
+    started = [step for step in ready[:free] if start_step(step=step, events=events)]
+    if started or running:
         return Settled(None, started)
     if ready:
         dispatcher().dispatch_after_commit(ExecutionPlan, plan_id)

@@ -61,7 +61,7 @@ class StepRunner:
         cancel: ends the model calls of the plan.
         extend: gives the plan's owner so many seconds from now.
         leaving: whether the owner wants to leave between two rounds.
-        slots: how many steps may run at once from now on; 0 when the owner is leaving.
+        slots: how many steps may run at once from now on, those that run included; 0 when the owner is leaving.
     """
 
     plan: ExecutionPlan
@@ -91,7 +91,7 @@ class StepRunner:
 
     def something_new(self) -> bool:
         """Whether a step became ready, or its wait ended, while others run. Asked of the database alone."""
-        if not self.slots():
+        if PlanStep.objects.running(self.plan.pk) >= self.slots():
             return False
         return PlanStep.objects.has_due(self.plan.pk) or bool(PlanStep.objects.next_ready(self.plan.pk))
 
@@ -162,13 +162,13 @@ class StepRunner:
         return transcript.settled
 
     def _run_data(self, step: PlanStep) -> Settled:
+        agent = self._agent("execution")
+        self.extend(agent.identity.limits.step_seconds + OVERTIME_S)
         settled = self._run_quick(step)
         if settled is not None:
             return settled
-        agent = self._agent("execution")
         rows = DataStep(run=self.run_ref, plan=self.plan, step=step, identity=agent.identity, slots=self.slots)
         call = ToolCall(id=f"step_{step.pk}", name=step.tool_name, arguments=self._arguments(step))
-        self.extend(agent.identity.limits.step_seconds + OVERTIME_S)
         journal = cast("Transcript", rows)  # of which a round without a reply asks only what `DataStep` has
         rounds = CallRound(journal, agent.executor, agent.identity.limits, 1, (), None)
         rounds.run([StoredCall(call=call, position=1, envelope=None)], reply=None)
