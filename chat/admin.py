@@ -4,11 +4,11 @@ from django.template.loader import render_to_string
 from chat.models import Conversation, Message, Turn
 from chat.preview import preview_of
 from workspaces.errors import CapstanError
-from workspaces.readonly import ReadOnlyAdmin
+from workspaces.readonly import RunAdmin
 
 
 @admin.register(Conversation)
-class ConversationAdmin(ReadOnlyAdmin):
+class ConversationAdmin(RunAdmin):
     list_display = ("title", "user", "workspace", "identity", "updated_at")
     list_filter = ("workspace", "identity")
     search_fields = ("title", "stream__id", "user__username")
@@ -32,7 +32,7 @@ class MessageInline(admin.TabularInline[Message, Turn]):
 
 
 @admin.register(Turn)
-class TurnAdmin(ReadOnlyAdmin):
+class TurnAdmin(RunAdmin):
     list_display = ("id", "status", "conversation", "user", "model_used", "stop_reason", "attempts", "created_at")
     list_filter = ("status", "identity", "stop_reason")
     search_fields = ("=id", "correlation_id", "user__username")
@@ -51,7 +51,9 @@ class TurnAdmin(ReadOnlyAdmin):
 
 
 @admin.register(Message)
-class MessageAdmin(ReadOnlyAdmin):
+class MessageAdmin(RunAdmin):
+    workspace_path = "turn__workspace"
+    user_path = "turn__user"
     list_display = ("id", "turn", "round", "position", "role", "tool_name", "created_at")
     list_filter = ("role",)
     search_fields = ("text", "=turn__id", "tool_name")

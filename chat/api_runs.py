@@ -17,7 +17,6 @@ from chat.api import KEY, LIMIT, OFFSET
 from chat.errors import FieldInvalid
 from chat.http import ApiView, idempotent, page, user_of
 from chat.models import IdempotencyKey
-from chat.queries import VIEW_ALL
 from chat.serializers import ErrorOutput
 from observability.models import AgentInteraction
 from plan import steering
@@ -25,7 +24,7 @@ from plan.queries import plan_detail, plan_summary, visible_plan, visible_plans
 from tools.models import ToolExecution
 from workspaces.errors import NotVisible
 from workspaces.models import Membership, User
-from workspaces.permissions import may
+from workspaces.permissions import VIEW_ALL, workspaces_where
 
 TRACE_FILTERS = [
     OpenApiParameter("correlation_id", str),
@@ -133,7 +132,7 @@ def _own_plan(user: User, plan_id: int) -> None:
 
 def _visible(user: User, rows: QuerySet[Any]) -> QuerySet[Any]:
     mine = list(Membership.objects.filter(user=user, user__is_active=True).values_list("workspace_id", flat=True))
-    everything = [key for key in mine if may(user, VIEW_ALL, workspace=key)]
+    everything = workspaces_where(user, VIEW_ALL)
     return rows.filter(Q(workspace__in=mine, user=user) | Q(workspace__in=everything)).order_by("-pk")
 
 

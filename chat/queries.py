@@ -14,9 +14,7 @@ from chat.models import Conversation, Message, Turn
 from plan.models import ExecutionPlan, PlanStep
 from workspaces.errors import NotVisible
 from workspaces.models import Membership, User, Workspace
-from workspaces.permissions import may
-
-VIEW_ALL = "capstan_workspaces.view_all"
+from workspaces.permissions import VIEW_ALL, may
 
 
 def conversations_of(user: User) -> QuerySet[Conversation]:

@@ -16,9 +16,7 @@ from plan.models import ExecutionPlan, PlanStep
 from streaming.errors import NoSuchStream, NotSignedIn
 from streaming.types import Grant, StreamRequest
 from workspaces.models import Membership, User
-from workspaces.permissions import may
-
-VIEW_ALL = "capstan_workspaces.view_all"
+from workspaces.permissions import VIEW_ALL, may
 
 
 def stream_gate(request: StreamRequest) -> Grant:

@@ -1,11 +1,11 @@
 from django.contrib import admin
 
 from observability.models import AgentInteraction
-from workspaces.readonly import ReadOnlyAdmin
+from workspaces.readonly import RunAdmin
 
 
 @admin.register(AgentInteraction)
-class AgentInteractionAdmin(ReadOnlyAdmin):
+class AgentInteractionAdmin(RunAdmin):
     list_display = (
         "created_at",
         "model",

@@ -13,7 +13,8 @@ from plan import steering
 from plan.errors import PlanConflict
 from plan.models import ExecutionPlan, PlanChange, PlanStep
 from tools.runs import RunStatus
-from workspaces.readonly import ReadOnlyAdmin
+from workspaces.permissions import workspaces_where
+from workspaces.readonly import RunAdmin
 
 
 class DeadLetterFilter(admin.SimpleListFilter):
@@ -73,8 +74,12 @@ class PlanChangeInline(admin.TabularInline[PlanChange, ExecutionPlan]):
         return False
 
 
+CANCEL, RETRY = "capstan_plan.cancel_executionplan", "capstan_plan.retry_executionplan"
+
+
 @admin.register(ExecutionPlan)
-class ExecutionPlanAdmin(ReadOnlyAdmin):
+class ExecutionPlanAdmin(RunAdmin):
+    user_path = "owner"
     list_display = ("id", "status", "goal", "owner", "workspace", "attempts", "dispatches", "created_at", "ended_at")
     list_filter = ("status", DeadLetterFilter, "template", "workspace")
     search_fields = ("goal", "correlation_id", "conversation_id")
@@ -84,15 +89,19 @@ class ExecutionPlanAdmin(ReadOnlyAdmin):
     actions = ("cancel", "retry")
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("capstan_plan.cancel_executionplan")
+        return bool(self._where(request, CANCEL))
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("capstan_plan.retry_executionplan")
+        return bool(self._where(request, RETRY))
+
+    def _where(self, request: HttpRequest, permission: str) -> list[int]:
+        user = request.user
+        return workspaces_where(user, permission) if user.is_authenticated else []
 
     @admin.action(description="Cancel selected plans", permissions=["cancel"])
     def cancel(self, request: HttpRequest, plans: QuerySet[ExecutionPlan]) -> None:
         asked = 0
-        for pk in plans.values_list("pk", flat=True):
+        for pk in plans.filter(workspace__in=self._where(request, CANCEL)).values_list("pk", flat=True):
             was = ExecutionPlan.objects.values_list("ended_at", flat=True).get(pk=pk)
             steering.cancel_plan(plan_id=pk)
             asked += was is None
@@ -100,7 +109,7 @@ class ExecutionPlanAdmin(ReadOnlyAdmin):
 
     @admin.action(description="Retry selected plans from where they failed", permissions=["retry"])
     def retry(self, request: HttpRequest, plans: QuerySet[ExecutionPlan]) -> None:
-        for plan in plans.select_related("owner"):
+        for plan in plans.filter(workspace__in=self._where(request, RETRY)).select_related("owner"):
             try:
                 new = steering.retry_plan(plan_id=plan.pk, by=plan.owner, now=timezone.now())
             except PlanConflict as exc:

@@ -8,18 +8,15 @@ from django.db.models import Q
 
 from plan.models import ExecutionPlan, ExecutionPlanQuerySet, PlanStep
 from workspaces.errors import NotVisible
-from workspaces.models import Membership, User
-from workspaces.permissions import may
-
-VIEW_ALL = "capstan_workspaces.view_all"
+from workspaces.models import User
+from workspaces.permissions import VIEW_ALL, workspaces_where
 
 
 def visible_plans(user: User) -> ExecutionPlanQuerySet:
     """The plans of `user`, and all those of workspaces where he holds `view_all`; newest first."""
     if not user.is_active:
         return ExecutionPlan.objects.none()
-    mine = Membership.objects.filter(user=user).values_list("workspace_id", flat=True)
-    everything = [workspace_id for workspace_id in mine if may(user, VIEW_ALL, workspace=workspace_id)]
+    everything = workspaces_where(user, VIEW_ALL)
     return ExecutionPlan.objects.visible_to(user).filter(Q(owner=user) | Q(workspace__in=everything)).order_by("-pk")
 
 

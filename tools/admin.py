@@ -17,9 +17,10 @@ from tools import mcp_admin, services
 from tools.approvals import DECIDE
 from tools.errors import ToolsError
 from tools.models import Approval, ExecutionStatus, StoredResult, ToolCallRun, ToolExecution
-from tools.queries import VIEW_ALL, approvals_for, executions_for, workspaces_where
+from tools.queries import approvals_for, executions_for
 from tools.results import characters_for
 from workspaces.errors import CapstanError, NotVisible
+from workspaces.permissions import VIEW_ALL, workspaces_where
 from workspaces.readonly import ReadOnlyAdmin
 
 __all__ = ["mcp_admin"]  # registers with the admin by being imported

@@ -7,19 +7,8 @@ from django.db.models import Q, QuerySet
 from tools.approvals import DECIDE
 from tools.models import OWNER_KINDS, Approval, ToolCallRun, ToolExecution
 from workspaces.errors import NotVisible
-from workspaces.models import User, Workspace
-from workspaces.permissions import may
-
-VIEW_ALL = "capstan_workspaces.view_all"
-
-
-def workspaces_where(user: User, *permissions: str) -> list[int]:
-    """Keys of the user's workspaces in which he holds one of the permissions."""
-    return [
-        workspace.pk
-        for workspace in Workspace.objects.of(user)
-        if any(may(user, permission, workspace=workspace) for permission in permissions)
-    ]
+from workspaces.models import User
+from workspaces.permissions import VIEW_ALL, workspaces_where
 
 
 def approvals_for(user: User, *, status: str | None = None) -> QuerySet[Approval]:

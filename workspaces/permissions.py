@@ -7,6 +7,8 @@ from django.db.models import Q
 
 from workspaces.models import Membership, User, Workspace
 
+VIEW_ALL = "capstan_workspaces.view_all"
+
 
 def may(user: User, permission: str, *, workspace: Workspace | int) -> bool:
     """Whether `user` holds `permission` in `workspace`: one query, so that what was taken away counts at once.
@@ -36,3 +38,12 @@ def may(user: User, permission: str, *, workspace: Workspace | int) -> bool:
         | granted("user__user_permissions")
         | granted("user__groups__permissions")
     ).exists()
+
+
+def workspaces_where(user: User, *permissions: str) -> list[int]:
+    """Keys of the user's workspaces in which he holds one of the permissions."""
+    return [
+        workspace.pk
+        for workspace in Workspace.objects.of(user)
+        if any(may(user, permission, workspace=workspace) for permission in permissions)
+    ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import Model
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
+
+from workspaces.permissions import VIEW_ALL, workspaces_where
 
 
 class ReadOnlyAdmin(admin.ModelAdmin[Any]):
@@ -20,3 +22,24 @@ class ReadOnlyAdmin(admin.ModelAdmin[Any]):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
+
+
+class RunAdmin(ReadOnlyAdmin):
+    """Rows of runs: one's own, and all of the workspaces where one holds `view_all`, as at every other door.
+
+    Args:
+        workspace_path: lookup from a row to its workspace.
+        user_path: lookup from a row to the user whose run it belongs to; empty: it is nobody's own.
+    """
+
+    workspace_path: ClassVar[str] = "workspace"
+    user_path: ClassVar[str] = "user"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        user = request.user
+        assert user.is_authenticated, "the admin asks for a sign-in first"
+        seen = Q(**{f"{self.workspace_path}__in": workspaces_where(user, VIEW_ALL)})
+        if self.user_path:
+            member = {f"{self.workspace_path}__in": user.memberships.values("workspace")}
+            seen |= Q(**{self.user_path: user.pk}, **member)
+        return super().get_queryset(request).filter(seen)
