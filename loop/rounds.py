@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from events.models import EventRecord
 from events.types import EventName
+from llm.errors import LLMCancelled
 from llm.types import LLMResponse
 from loop.ports import PlanCreated, ReadResult, StoredCall, StoresReadRounds, Transcript
 from observability.crashpoints import crash_point
@@ -100,6 +101,8 @@ class CallRound:
 
         Raises:
             LeaseLost: the run is somebody else's by now.
+            LLMCancelled: somebody cancelled the run; of this commit's part nothing was stored but what an external
+                call had done by then.
         """
         waiting = [stored for stored in calls if stored.envelope is None]
         seen = self._counts(calls)
@@ -108,12 +111,16 @@ class CallRound:
             return RoundEnd("open")
         handoffs: tuple[StoredCall, ...] = ()
         while True:
-            part = rerun(
-                self.transcript.unit,
-                lambda unit, ran=ran, rest=rest, reply=reply, handoffs=handoffs: self._commit(  # type: ignore[misc]
-                    unit, ran=ran, rest=rest, reply=reply, handoffs=handoffs, seen=seen
-                ),
-            )
+            try:
+                part = rerun(
+                    self.transcript.unit,
+                    lambda unit, ran=ran, rest=rest, reply=reply, handoffs=handoffs: self._commit(  # type: ignore[misc]
+                        unit, ran=ran, rest=rest, reply=reply, handoffs=handoffs, seen=seen
+                    ),
+                )
+            except LLMCancelled:
+                self._keep_external(ran, seen)
+                raise
             if part.external is None:
                 return part.end
             stored, context, checked = part.external
@@ -122,6 +129,18 @@ class CallRound:
             ran = (_Ran(stored, context, checked, self.executor.run_external(checked, context)),)
             crash_point("loop.external_ran")
             rest, reply, handoffs = part.rest, None, part.handoffs
+
+    def _keep_external(self, ran: Sequence[_Ran], seen: dict[int, tuple[int, int]]) -> None:
+        """Store what happened outside though the run was cancelled meanwhile."""
+        happened = [each for each in ran if each.checked.kind == "external"]
+
+        def body(unit: Unit) -> None:
+            unit.despite_cancel = True
+            for each in happened:
+                self._record(unit, each, seen, began=True)
+
+        if happened:
+            rerun(self.transcript.unit, body)
 
     def _stored_at_once(self, ran: Sequence[_Ran], reply: Reply, seen: dict[int, tuple[int, int]]) -> bool:
         """Store a round of plain reads in one statement, where the transcript can; False: take the long way."""
@@ -138,6 +157,7 @@ class CallRound:
             results.append(ReadResult(each.stored, each.outcome.envelope, content, told.ledger))
             events.append(EventRecord(EventName.TOOL_START, self._place(each.stored, each.checked)))
             events.append(EventRecord(EventName.TOOL_END, self._ended(each)))
+        crash_point("loop.before_commit")
         store(round=self.number, response=reply.response, interaction=reply.interaction, results=results, events=events)
         reply.mark_committed()
         return True

@@ -22,7 +22,7 @@ def test_cancel_closes_the_providers_connection_within_a_second(chat, openai_loo
     gate = Gate()
     server = openai_loopback(say("one two three four", gate=gate, gate_after=2))
     it = chat("not this model")
-    llm = adapter("openai_chat", server.url)
+    llm = adapter("openai_chat", server.base_url.removesuffix("/v1"))
     turn = it.send("count")
     done: list[Turn] = []
 

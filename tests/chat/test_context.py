@@ -159,7 +159,7 @@ def test_search_tools_are_accepted_while_the_snapshot_is_a_summary(chat, setting
     it = chat(call("search", text="a"), "no", call("search", text="b"), "yes", tools=registry)
     it.say("look")
     assert "not exposed" in it.llm.requests[1].messages[-1].content
-    settings.CAPSTAN_CONTEXT = {"budget_tokens": 30}
+    settings.CAPSTAN_CONTEXT = {"budget_tokens": 5}
     ScopeVersion.objects.bump([it.workspace.pk])
     it.say("look again")
     assert layer_4(it.llm.requests[2])["snapshot"]["summary"]["reason"] == "over_budget"

@@ -56,7 +56,7 @@ def test_300_turns_wait_at_once_on_20_connections_and_no_lease_lapses(processes,
     finally:
         threading.stack_size(0)
     wait_until(lambda: len(model.script.requests) == TURNS, 120, what="all turns wait for the model at once")
-    until = time.monotonic() + 2.5 * LEASE_S
+    until = time.monotonic() + 1.5 * LEASE_S
     while time.monotonic() < until:  # longer than a lease: only the heartbeat keeps them
         assert Turn.objects.take_due() == []
         time.sleep(0.2)
