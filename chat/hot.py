@@ -22,7 +22,6 @@ from events.models import Event, EventRecord, Stream
 from observability.models import AgentInteraction
 from observability.services import columns_of
 from observability.types import Interaction
-from tools.errors import LeaseLost
 from tools.models import ToolExecution
 from tools.runs import RunRef
 
@@ -58,6 +57,7 @@ def store_read_round(
 
     Raises:
         LeaseLost: the turn is somebody else's by now; nothing was written.
+        LLMCancelled: somebody cancelled the turn; nothing was written.
     """
     facts = columns_of(interaction)
     params: dict[str, Any] = {
@@ -83,7 +83,7 @@ def store_read_round(
         cursor.execute(_statement(), params)
         row = cursor.fetchone()
     if row is None:
-        raise LeaseLost(run=run.pk, fence=run.fence)
+        raise run.rows.refused(run.pk, fence=run.fence)
     return StoredReply(pk=row[0], tool_calls=_read(row[1]), blocks=_read(row[2]))
 
 
@@ -130,7 +130,8 @@ def _statement() -> str:
     held AS MATERIALIZED (
         UPDATE {Turn._meta.db_table} t SET attempts = 0,
             lease_until = clock_timestamp() + %(lease)s * interval '1 second'
-        FROM lk WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'running' RETURNING t.id),
+        FROM lk WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'running'
+            AND t.cancel_requested_at IS NULL RETURNING t.id),
     st AS MATERIALIZED (
         UPDATE {Stream._meta.db_table} s SET last_seq = s.last_seq + %(many)s FROM held WHERE s.id = %(stream)s
         RETURNING s.last_seq - %(many)s AS before),

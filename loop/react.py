@@ -171,6 +171,8 @@ def bounded_react_loop(
         except BaseException as exc:
             if not reply.committed:
                 _keep_paid(facts, exc)
+                if isinstance(exc, LLMCancelled) and exc.partial is None:
+                    exc.partial = response
             raise
         if end.status != "open":
             return _outcome(end, progress, reason=_stop_reason(reply.response, reason))

@@ -21,6 +21,7 @@ from django.db import connection, models
 from django.db.models.functions import Now
 
 from events.models import Stream
+from llm.errors import LLMCancelled
 from tools.errors import LeaseLost
 from workspaces.models import Workspace
 from workspaces.scoping import ScopedQuerySet
@@ -98,25 +99,33 @@ class LeasedRunQuerySet(ScopedQuerySet[R]):
             row = cursor.fetchone()
         return Claim(pk=pk, fence=row[0], attempts=row[1]) if row else None
 
-    def hold(self, pk: int, *, fence: int, progress: bool = True) -> None:
+    def hold(self, pk: int, *, fence: int, progress: bool = True, despite_cancel: bool = False) -> None:
         """Prove that the caller still owns the run, and renew the lease; the last statement of every unit.
 
         Args:
             progress: the unit did something that will not be done again, so the attempts begin anew.
+            despite_cancel: the unit only keeps what has happened outside, which a cancel does not undo.
 
         Raises:
-            LeaseLost: another owner, or a cancel, came first; the transaction must roll back.
+            LeaseLost: another owner came first, or the run has ended; the transaction must roll back.
+            LLMCancelled: somebody cancelled first; the transaction must roll back, and the caller ends the run.
         """
         with connection.cursor() as cursor:
             cursor.execute(
                 f"""UPDATE {self.model._meta.db_table} SET attempts = CASE WHEN %s THEN 0 ELSE attempts END,
                         lease_until = clock_timestamp() + %s * interval '1 second'
-                    WHERE id = %s AND fence = %s AND status = 'running'""",  # noqa: S608
-                [progress, settings.CAPSTAN_LEASE_SECONDS, pk, fence],
+                    WHERE id = %s AND fence = %s AND status = 'running'
+                      AND (cancel_requested_at IS NULL OR %s)""",  # noqa: S608
+                [progress, settings.CAPSTAN_LEASE_SECONDS, pk, fence, despite_cancel],
             )
             held = cursor.rowcount
         if not held:
-            raise LeaseLost(run=pk, fence=fence)
+            raise self.refused(pk, fence=fence)
+
+    def refused(self, pk: int, *, fence: int) -> LeaseLost | LLMCancelled:
+        """Why the caller may not write the run, once its last statement has found no row."""
+        own = self.filter(pk=pk, fence=fence, status=RunStatus.RUNNING, cancel_requested_at__isnull=False)
+        return LLMCancelled(reason="cancel") if own.exists() else LeaseLost(run=pk, fence=fence)
 
     def leave(self, pk: int, *, fence: int, to: str, **columns: Any) -> None:
         """Take the arrow from running to `to`, giving up the lease; the last statement of a run's last unit.

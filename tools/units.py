@@ -48,6 +48,7 @@ class Unit:
     scopes: set[int] = field(default_factory=set)
     closing: Callable[[], Arrow | None] | None = None
     progress: bool = True  # False: it only takes a run over or starts a step, which must not zero `attempts`
+    despite_cancel: bool = False  # True: it keeps what has happened outside, and nothing else
     _hooks: list[Callable[[], None]] = field(default_factory=list)
 
     def record(self, name: EventName, **payload: Any) -> None:
@@ -82,6 +83,7 @@ def unit(run: RunRef) -> Iterator[Unit]:
 
     Raises:
         LeaseLost: the caller does not own the run any more; nothing was written.
+        LLMCancelled: somebody cancelled the run; nothing was written, and the caller ends it.
     """
     with transaction.atomic(durable=True):
         gathered = Unit(run=run)
@@ -96,7 +98,7 @@ def unit(run: RunRef) -> Iterator[Unit]:
             arrow = gathered.closing()
         Stream.objects.append(run.stream_id, gathered.events, correlation_id=run.correlation_id)
         if arrow is None:
-            run.rows.hold(run.pk, fence=run.fence, progress=gathered.progress)
+            run.rows.hold(run.pk, fence=run.fence, progress=gathered.progress, despite_cancel=gathered.despite_cancel)
         else:
             run.rows.leave(run.pk, fence=run.fence, to=arrow.to, **arrow.columns)
 
