@@ -14,7 +14,7 @@ from config.embedded import servers_of
 from config.environment import Environment
 from config.logs import logging_settings
 from config.state import Servers, StateFolder
-from config.tool_settings import tools_from
+from config.tool_settings import approvals_from, tools_from
 
 django_stubs_ext.monkeypatch()  # lets generic Django classes be subscripted at run time
 
@@ -104,6 +104,7 @@ DATABASES = {
         GIVEN_SERVERS.database_url or _running.database_url,
         # 0: a connection a thread, closed after each request or task; processes with many threads set it
         pool_size=env.integer("DATABASE_POOL_SIZE", default=0, minimum=0, maximum=1_000),
+        idle_in_transaction_s=max(10.0, env.number("CAPSTAN_LEASE_SECONDS", default=30, minimum=1, maximum=3_600)),
     )
 }
 REDIS_URL = GIVEN_SERVERS.redis_url or _running.redis_url
@@ -171,6 +172,7 @@ globals().update(
 )
 
 CAPSTAN_TOOLS = tools_from(env)
+CAPSTAN_APPROVALS = approvals_from(env)
 
 # What every member of a workspace may do there; all other writes take a group or a permission of the user's own.
 CAPSTAN_MEMBER_PERMISSIONS = ("capstan_plan.add_executionplan",)

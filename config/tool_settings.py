@@ -5,13 +5,15 @@ from __future__ import annotations
 import ipaddress
 import json
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, get_args
 
 from config.environment import Environment
+from prompt.types import ApprovalPolicy
 from tools.settings import McpCommand
 from workspaces.errors import ConfigurationError
 
 MOST = 1_000_000_000
+POLICIES = get_args(ApprovalPolicy)
 
 
 def tools_from(env: Environment) -> dict[str, Any]:
@@ -32,6 +34,20 @@ def tools_from(env: Environment) -> dict[str, Any]:
         "mcp_tokens": {origin.rstrip("/"): str(token) for origin, token in _object(env, "MCP_TOKENS").items()},
         "mcp_private_networks": _networks(env, "MCP_PRIVATE_NETWORKS"),
     }
+
+
+def approvals_from(env: Environment) -> dict[str, dict[str, str]]:
+    """When a person is asked, by agent and tool; in place of what the tools themselves say.
+
+    Raises:
+        ConfigurationError: the value does not parse.
+    """
+    hint = f'write {{"planner": {{"tool_name": "call"}}}}; a policy is one of {", ".join(POLICIES)}.'
+    approvals = _object(env, "TOOL_APPROVALS")
+    for tools in approvals.values():
+        if not isinstance(tools, dict) or not all(policy in POLICIES for policy in tools.values()):
+            raise ConfigurationError(setting="TOOL_APPROVALS", hint=hint)
+    return approvals
 
 
 def _limit(env: Environment, name: str) -> int | None:

@@ -30,7 +30,7 @@ def domain_tools() -> frozenset[str]:
 
 
 def identities() -> dict[str, AgentIdentity]:
-    """Every agent by name. Limits come from the setting `CAPSTAN_LIMITS` where it names the agent."""
+    """Every agent by name; the settings `CAPSTAN_LIMITS` and `CAPSTAN_APPROVALS` say more about those they name."""
     limits = getattr(settings, "CAPSTAN_LIMITS", {})
 
     def limited(name: str) -> Limits:
@@ -44,6 +44,7 @@ def identities() -> dict[str, AgentIdentity]:
             model_tier="execution",
             limits=limited(PLANNER),
             blackboard=True,
+            approvals=getattr(settings, "CAPSTAN_APPROVALS", {}).get(PLANNER, {}),
         ),
         FIELD: AgentIdentity(name=FIELD, system_tone=_FIELD_TONE, model_tier="planning", limits=limited(FIELD)),
     }

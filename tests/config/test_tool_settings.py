@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from config.environment import Environment
-from config.tool_settings import tools_from
+from config.tool_settings import approvals_from, tools_from
 from tools.settings import McpCommand, ToolSettings
 from workspaces.errors import ConfigurationError
 
@@ -37,6 +37,15 @@ def test_every_value_arrives() -> None:
     assert settings.mcp_tokens == {"https://tools.example.com": "s3cret"}
     assert settings.mcp_private_networks == ("10.1.0.0/16", "fd00::/8")
     assert "s3cret" not in repr(settings)
+
+
+def test_approvals_are_named_by_agent_and_tool() -> None:
+    assert approvals_from(Environment({})) == {}
+    given = Environment({"TOOL_APPROVALS": '{"planner": {"annotate_element": "turn"}}'})
+    assert approvals_from(given) == {"planner": {"annotate_element": "turn"}}
+    for value in ('{"planner": "call"}', '{"planner": {"a": "sometimes"}}'):
+        with pytest.raises(ConfigurationError, match="TOOL_APPROVALS"):
+            approvals_from(Environment({"TOOL_APPROVALS": value}))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission
 from django.test import Client
+from django.utils import timezone
 
+from factory.executors import build_executor
 from tests.tools.test_approvals import decider
+from tools.doors import run_call
+from tools.executor import ToolExecutor
 from tools.models import Approval, ToolCallRun, ToolExecution
 from workspaces.models import Membership, User, Workspace
 
@@ -99,3 +103,35 @@ def test_forged_approvals_get_nothing(client: Client, analyst: User, workspace: 
     assert "does not hold the permission" in refused["error"]
     assert Approval.objects.count() == 0
     assert ToolCallRun.objects.get().user == analyst
+
+
+def test_a_guarded_call_answers_202_and_runs_as_the_requester_once_approved(
+    client: Client, analyst: User, workspace: Workspace, settings: Any
+) -> None:
+    settings.CAPSTAN_APPROVALS = {"planner": {"annotate_element": "call"}}
+    analyst.user_permissions.add(Permission.objects.get(codename="change_element"))
+    chief = decider("chief", workspace, "decide_approval", "change_element")
+    answer = post(client, "annotate_element", {"arguments": {"key": "module:a", "note": "n"}})
+    assert answer.status_code == 202
+    body = answer.json()
+    assert (body["status"], body["success"], body["execution_id"]) == ("waiting_approval", None, None)
+    approval_id = body["approval"]["id"]
+    mine = client.post(
+        f"/api/approvals/{approval_id}/decide/", {"decision": "approve"}, content_type="application/json"
+    )
+    assert mine.status_code == 403
+    forged = {"decision": "approve", "status": "executed", "tool": "create_plan", "requested_by": chief.pk}
+    deciding = signed_in(chief)
+    for expected in (200, 409):  # the second is a replay
+        decided = deciding.post(f"/api/approvals/{approval_id}/decide/", forged, content_type="application/json")
+        assert decided.status_code == expected
+    done = run_call(body["call_id"], executor_of=_executor_of, clock=timezone.now)
+    assert done is not None
+    seen = client.get(f"/api/tool-calls/{body['call_id']}/").json()
+    assert (seen["tool"], seen["execution_status"]) == ("annotate_element", "failed")  # there is no such element
+    row = ToolExecution.objects.get()
+    assert (row.user, row.tool_name, row.approval_id) == (analyst, "annotate_element", approval_id)
+
+
+def _executor_of(call: ToolCallRun) -> ToolExecutor:
+    return build_executor(call.identity, mode="workflow", workspace=call.workspace)
