@@ -15,7 +15,7 @@ from llm import runtime
 from llm.adapters.anthropic_answer import MessagesAnswer
 from llm.adapters.anthropic_request import PROVIDER, conversation, marked_system, marked_tools, rounds_without_thinking
 from llm.adapters.base import AsyncAdapter
-from llm.adapters.wire import cause_of, effort, provider_error
+from llm.adapters.wire import cause_of, effort, provider_error, reading
 from llm.errors import LLMConnectionError, LLMError, LLMTimeout, MalformedResponse
 from llm.types import End, ModelEvent, ModelRequest
 
@@ -88,14 +88,18 @@ class AnthropicLLM(AsyncAdapter):
             if not stream:
                 if not isinstance(raw, Message) or not isinstance(raw.content, list):
                     raise MalformedResponse(model=self.model_id, error="not a message")
-                for event in answer.whole(raw):
-                    yield event
+                with reading(self.model_id):
+                    for event in answer.whole(raw):
+                        yield event
             else:
                 async with raw:
-                    async for item in raw:
-                        for event in answer.item(item):
-                            yield event
-            yield End(answer.response())
+                    with reading(self.model_id):
+                        async for item in raw:
+                            for event in answer.item(item):
+                                yield event
+            with reading(self.model_id):
+                response = answer.response()
+            yield End(response)
         except LLMError:
             raise
         except _SDK_ERRORS as exc:

@@ -8,6 +8,7 @@ from typing import Any
 from anthropic.types import Message
 
 from llm.adapters.anthropic_request import PROVIDER
+from llm.adapters.wire import counted, text_of
 from llm.arguments import tool_call
 from llm.errors import StreamCut
 from llm.types import (
@@ -48,8 +49,8 @@ class MessagesAnswer:
 
     def whole(self, raw: Message) -> Iterator[ModelEvent]:
         """The events of an unstreamed answer."""
-        self._model = raw.model or self._model_id
-        self._stop = raw.stop_reason
+        self._model = text_of(raw.model) or self._model_id
+        self._stop = text_of(raw.stop_reason) or None
         self._ended = True
         for index, block in enumerate(raw.content):
             yield from self._open(index, _dump(block))
@@ -63,10 +64,10 @@ class MessagesAnswer:
         elif kind == "content_block_start":
             yield from self._open(event.index, _dump(event.content_block))
         elif kind == "message_start":
-            self._model = event.message.model or self._model_id
+            self._model = text_of(event.message.model) or self._model_id
             yield from self._count(event.message.usage)
         elif kind == "message_delta":
-            self._stop = event.delta.stop_reason or self._stop
+            self._stop = text_of(event.delta.stop_reason) or self._stop
             yield from self._count(event.usage)
         elif kind == "message_stop":
             self._ended = True
@@ -116,55 +117,49 @@ class MessagesAnswer:
     def _open(self, index: int, block: dict[str, Any]) -> Iterator[ModelEvent]:
         self._blocks[index] = block
         kind = block.get("type")
-        if kind == "text" and block.get("text"):
+        if kind == "text" and text_of(block.get("text")):
             yield TextDelta(block["text"])
-        elif kind == "thinking" and block.get("thinking"):
+        elif kind == "thinking" and text_of(block.get("thinking")):
             yield ThinkingDelta(block["thinking"])
         elif kind == "tool_use":
             self._calls[index] = len(self._calls)
-            yield ToolCallDelta(self._calls[index], id=block["id"], name=block["name"])
+            yield ToolCallDelta(self._calls[index], id=text_of(block["id"]), name=text_of(block["name"]))
 
     def _delta(self, index: int, delta: Any) -> Iterator[ModelEvent]:
         block = self._blocks.setdefault(index, {"type": "unknown"})
         if delta.type == "text_delta":
-            block["text"] = block.get("text", "") + delta.text
-            yield TextDelta(delta.text)
+            block["text"] = block.get("text", "") + text_of(delta.text)
+            yield TextDelta(text_of(delta.text))
         elif delta.type == "thinking_delta":
-            block["thinking"] = block.get("thinking", "") + delta.thinking
-            yield ThinkingDelta(delta.thinking)
+            block["thinking"] = block.get("thinking", "") + text_of(delta.thinking)
+            yield ThinkingDelta(text_of(delta.thinking))
         elif delta.type == "signature_delta":
             block["signature"] = delta.signature
         elif delta.type == "input_json_delta":
-            self._json.setdefault(index, []).append(delta.partial_json)
+            self._json.setdefault(index, []).append(text_of(delta.partial_json))
             if index in self._calls:
-                yield ToolCallDelta(self._calls[index], arguments=delta.partial_json)
+                yield ToolCallDelta(self._calls[index], arguments=text_of(delta.partial_json))
 
     def _count(self, usage: Any) -> Iterator[ModelEvent]:
         """Usage is cumulative: what comes later replaces what came before."""
         if usage is None:
             return
-        self._raw_usage |= {name: value for name, value in usage.to_dict().items() if value is not None}
+        self._raw_usage |= {name: value for name, value in usage.to_dict(warnings=False).items() if value is not None}
         if self._usage():
             yield UsageDelta(self._usage())
 
     def _usage(self) -> Usage:
         raw = self._raw_usage
-        usage = Usage()
-        parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-        if "input_tokens" in raw:
-            usage["input_tokens"] = sum(raw.get(part, 0) for part in parts)
-        if "output_tokens" in raw:
-            usage["output_tokens"] = raw["output_tokens"]
-        if "cache_read_input_tokens" in raw:
-            usage["cache_read_tokens"] = raw["cache_read_input_tokens"]
-        if "cache_creation_input_tokens" in raw:
-            usage["cache_write_tokens"] = raw["cache_creation_input_tokens"]
-        thinking = (raw.get("output_tokens_details") or {}).get("thinking_tokens")
-        if thinking is not None:
-            usage["reasoning_tokens"] = thinking
-        return usage
+        parts = [raw.get(name) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")]
+        return counted(
+            input_tokens=None if parts[0] is None else sum(part for part in parts if isinstance(part, int)),
+            output_tokens=raw.get("output_tokens"),
+            cache_read_tokens=parts[1],
+            cache_write_tokens=parts[2],
+            reasoning_tokens=(raw.get("output_tokens_details") or {}).get("thinking_tokens"),
+        )
 
 
 def _dump(block: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = block.to_dict() if hasattr(block, "to_dict") else dict(block)
+    fields: dict[str, Any] = block.to_dict(warnings=False) if hasattr(block, "to_dict") else dict(block)
     return {name: value for name, value in fields.items() if value is not None}

@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.completion_usage import CompletionUsage
 
 from llm.adapters.openai_client import error_object
-from llm.adapters.wire import ThinkingTags
+from llm.adapters.wire import ThinkingTags, counted, text_of
 from llm.arguments import tool_call
 from llm.errors import MalformedResponse, StreamCut
 from llm.settings import LLMSettings
@@ -57,20 +57,20 @@ class ChatAnswer:
         message = raw.choices[0].message
         if message is None:
             raise MalformedResponse(model=self._model_id, error="no message")
-        self._model = raw.model or self._model_id
+        self._model = text_of(raw.model) or self._model_id
         self._whole = True
-        self._finish = raw.choices[0].finish_reason
+        self._finish = text_of(raw.choices[0].finish_reason)
         yield from self._say(message.model_extra, message.content, message.refusal)
         for index, call in enumerate(message.tool_calls or []):
             function = getattr(call, "function", None)
             name, arguments = (function.name, function.arguments) if function else (getattr(call, "type", ""), "")
-            yield self._fragment(index, call.id or "", name or "", arguments)
+            yield self._fragment(index, text_of(call.id), text_of(name), arguments)
         yield from self._count(raw.usage)
 
     def chunk(self, raw: ChatCompletionChunk) -> Iterator[ModelEvent]:
         """The events of one chunk."""
         if raw.model:
-            self._model = raw.model
+            self._model = text_of(raw.model)
         for choice in raw.choices or []:
             delta = choice.delta
             if delta is not None:
@@ -78,11 +78,11 @@ class ChatAnswer:
                     yield from self._say(delta.model_extra, delta.content, delta.refusal)
                 for call in delta.tool_calls or []:
                     function = call.function
-                    name = (function.name if function else None) or ""
-                    arguments = (function.arguments if function else None) or ""
-                    yield self._fragment(call.index or 0, call.id or "", name, arguments)
+                    name = text_of(function.name if function else None)
+                    arguments = text_of(function.arguments if function else None)
+                    yield self._fragment(call.index or 0, text_of(call.id), name, arguments)
             if choice.finish_reason:
-                self._finish = choice.finish_reason
+                self._finish = text_of(choice.finish_reason)
         if raw.usage is not None:
             yield from self._count(raw.usage)
 
@@ -141,7 +141,7 @@ class ChatAnswer:
         elif isinstance(content, list):  # some servers answer in parts
             yield from self._parts([part for item in content for part in _part(item)])
         if refusal:
-            self._refusal.append(refusal)
+            self._refusal.append(text_of(refusal))
             yield from self._parts([("text", refusal)])
 
     def _parts(self, parts: list[tuple[str, str]]) -> Iterator[ModelEvent]:
@@ -169,16 +169,14 @@ class ChatAnswer:
     def _count(self, usage: CompletionUsage | None) -> Iterator[ModelEvent]:
         if usage is None or usage.prompt_tokens is None:
             return
-        self._usage = Usage(input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens or 0)
         prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
-        for key, details, name in (
-            ("cache_read_tokens", prompt, "cached_tokens"),
-            ("cache_write_tokens", prompt, "cache_write_tokens"),
-            ("reasoning_tokens", completion, "reasoning_tokens"),
-        ):
-            value = getattr(details, name, None)
-            if isinstance(value, int):
-                self._usage[key] = value  # type: ignore[literal-required]
+        self._usage = counted(
+            input_tokens=usage.prompt_tokens,
+            output_tokens=usage.completion_tokens or 0,
+            cache_read_tokens=getattr(prompt, "cached_tokens", None),
+            cache_write_tokens=getattr(prompt, "cache_write_tokens", None),
+            reasoning_tokens=getattr(completion, "reasoning_tokens", None),
+        )
         yield UsageDelta(self._usage)
 
 

@@ -13,7 +13,7 @@ from llm import runtime
 from llm.adapters.base import AsyncAdapter
 from llm.adapters.ollama_answer import OllamaAnswer
 from llm.adapters.openai_chat import wire_tool
-from llm.adapters.wire import cause_of, effort, history, provider_error, reusable, system_text
+from llm.adapters.wire import cause_of, effort, history, provider_error, reading, reusable, system_text
 from llm.errors import ContextTooLong, LLMConnectionError, LLMError, LLMTimeout, MalformedResponse
 from llm.tokens import estimate_request
 from llm.types import End, LLMMessage, ModelEvent, ModelRequest
@@ -78,12 +78,14 @@ class OllamaLLM(AsyncAdapter):
             async with self.client._client.stream("POST", "/api/chat", json=payload, timeout=timeout) as raw:
                 if raw.status_code != 200 or not stream:
                     whole = self._object(raw.status_code, await raw.aread(), raw.headers)
-                    for event in answer.item(whole):
-                        yield event
-                else:
-                    async for line in lines(raw.aiter_bytes()):
-                        for event in answer.item(self._line(line)):
+                    with reading(self.model_id):
+                        for event in answer.item(whole):
                             yield event
+                else:
+                    with reading(self.model_id):
+                        async for line in lines(raw.aiter_bytes()):
+                            for event in answer.item(self._line(line)):
+                                yield event
             for event in answer.close():
                 yield event
             response = answer.response()

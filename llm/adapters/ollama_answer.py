@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from llm.adapters.wire import ThinkingTags, provider_error
+from llm.adapters.wire import ThinkingTags, counted, provider_error, text_of
 from llm.arguments import tool_call
 from llm.errors import MalformedResponse, StreamCut
 from llm.settings import LLMSettings
@@ -49,9 +49,9 @@ class OllamaAnswer:
             raise MalformedResponse(model=self._model_id, error="no message")
         self._model = str(line.get("model") or self._model)
         if message.get("thinking"):
-            yield from self._parts([("thinking", str(message["thinking"]))])
+            yield from self._parts([("thinking", text_of(message["thinking"]))])
         if message.get("content"):
-            yield from self._parts(self._tags.feed(str(message["content"])))
+            yield from self._parts(self._tags.feed(text_of(message["content"])))
         for raw in message.get("tool_calls") or []:
             yield self._call(raw)
         if line.get("done"):
@@ -88,7 +88,7 @@ class OllamaAnswer:
         function = raw.get("function") or {}
         if not isinstance(function, dict) or not function.get("name"):
             raise MalformedResponse(model=self._model_id, error="a call without a name")
-        call = tool_call(str(raw.get("id") or ""), str(function["name"]), function.get("arguments"))
+        call = tool_call(text_of(raw.get("id")), text_of(function["name"]), function.get("arguments"))
         self._calls.append(call)
         written = function.get("arguments")
         text = written if isinstance(written, str) else json.dumps(call["arguments"], ensure_ascii=False)
@@ -105,9 +105,6 @@ class OllamaAnswer:
 
     def _end(self, line: dict[str, Any]) -> Iterator[ModelEvent]:
         self._done = str(line.get("done_reason") or "stop")
-        if isinstance(line.get("prompt_eval_count"), int):
-            self._usage["input_tokens"] = line["prompt_eval_count"]
-        if isinstance(line.get("eval_count"), int):
-            self._usage["output_tokens"] = line["eval_count"]
+        self._usage = counted(input_tokens=line.get("prompt_eval_count"), output_tokens=line.get("eval_count"))
         if self._usage:
             yield UsageDelta(self._usage)

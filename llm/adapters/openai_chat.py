@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from llm.adapters import openai_client
 from llm.adapters.base import AsyncAdapter
 from llm.adapters.chat_answer import ChatAnswer
-from llm.adapters.wire import effort, history, reusable, system_text
+from llm.adapters.wire import effort, history, reading, reusable, system_text
 from llm.errors import LLMError, MalformedResponse
 from llm.types import End, LLMMessage, ModelEvent, ModelRequest, ToolSchema
 
@@ -49,15 +49,17 @@ class OpenAIChatLLM(AsyncAdapter):
             if not stream:
                 if not isinstance(raw, ChatCompletion):
                     raise MalformedResponse(model=self.model_id, error="not a chat completion")
-                for event in answer.whole(raw):
-                    yield event
+                with reading(self.model_id):
+                    for event in answer.whole(raw):
+                        yield event
             else:
                 async with raw:
-                    async for chunk in raw:
-                        if not isinstance(chunk, ChatCompletionChunk):
-                            raise MalformedResponse(model=self.model_id, error="not a chunk of a chat completion")
-                        for event in answer.chunk(chunk):
-                            yield event
+                    with reading(self.model_id):
+                        async for chunk in raw:
+                            if not isinstance(chunk, ChatCompletionChunk):
+                                raise MalformedResponse(model=self.model_id, error="not a chunk of a chat completion")
+                            for event in answer.chunk(chunk):
+                                yield event
             for event in answer.close():
                 yield event
             yield End(answer.response())
@@ -75,10 +77,11 @@ class OpenAIChatLLM(AsyncAdapter):
             except openai.BadRequestError as exc:
                 if exc.code not in ("unsupported_parameter", "unsupported_value"):
                     raise
-                if exc.param in _REPLACEMENTS and exc.param in payload:
-                    payload[_REPLACEMENTS[exc.param]] = payload.pop(exc.param)
-                elif exc.param in _OPTIONAL and exc.param in payload:
-                    del payload[exc.param]
+                name = str(exc.param)
+                if name in _REPLACEMENTS and name in payload:
+                    payload[_REPLACEMENTS[name]] = payload.pop(name)
+                elif name in _OPTIONAL and name in payload:
+                    del payload[name]
                 else:
                     raise
         raise AssertionError("each round removes a parameter")

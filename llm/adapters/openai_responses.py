@@ -12,7 +12,7 @@ from openai.types.responses import Response
 from llm.adapters import openai_client
 from llm.adapters.openai_chat import OpenAIChatLLM
 from llm.adapters.responses_answer import ResponsesAnswer
-from llm.adapters.wire import effort, history, reusable, system_text
+from llm.adapters.wire import effort, history, reading, reusable, system_text
 from llm.errors import LLMError, MalformedResponse
 from llm.types import End, LLMMessage, ModelEvent, ModelRequest, ToolCall
 
@@ -34,14 +34,18 @@ class OpenAIResponsesLLM(OpenAIChatLLM):
             if not stream:
                 if not isinstance(raw, Response) or not isinstance(raw.output, list):
                     raise MalformedResponse(model=self.model_id, error="not a response")
-                for event in answer.whole(raw):
-                    yield event
+                with reading(self.model_id):
+                    for event in answer.whole(raw):
+                        yield event
             else:
                 async with raw:
-                    async for item in raw:
-                        for event in answer.item(item):
-                            yield event
-            yield End(answer.response())
+                    with reading(self.model_id):
+                        async for item in raw:
+                            for event in answer.item(item):
+                                yield event
+            with reading(self.model_id):
+                response = answer.response()
+            yield End(response)
         except LLMError:
             raise
         except openai_client.SDK_ERRORS as exc:
@@ -53,7 +57,7 @@ class OpenAIResponsesLLM(OpenAIChatLLM):
             try:
                 return await self.client.responses.create(**payload, timeout=timeout)
             except openai.BadRequestError as exc:
-                name = _OPTIONAL.get(exc.param or "")
+                name = _OPTIONAL.get(str(exc.param))
                 if exc.code not in ("unsupported_parameter", "unsupported_value") or name not in payload:
                     raise
                 del payload[name]

@@ -8,6 +8,7 @@ from typing import Any
 from openai.types.responses import Response
 
 from llm.adapters.openai_client import error_object
+from llm.adapters.wire import counted, text_of
 from llm.arguments import tool_call
 from llm.errors import MalformedResponse, StreamCut
 from llm.settings import LLMSettings
@@ -44,12 +45,12 @@ class ResponsesAnswer:
         """The events of an unstreamed answer."""
         self._check(raw)
         for index, item in enumerate(raw.output):
-            fields: dict[str, Any] = item.to_dict()
+            fields: dict[str, Any] = item.to_dict(warnings=False)
             self._items[index] = fields
             kind = fields.get("type")
             if kind == "reasoning":
                 for at, part in enumerate(fields.get("summary") or []):
-                    yield from self._think(index, at, part.get("text", ""))
+                    yield from self._think(index, at, text_of(part.get("text")))
             elif kind == "message":
                 for part in fields.get("content") or []:
                     yield from self._part(part)
@@ -61,26 +62,26 @@ class ResponsesAnswer:
         """The events of one stream event."""
         kind = event.type
         if kind == "response.output_text.delta":
-            self._text.append(event.delta)
+            self._text.append(text_of(event.delta))
             yield TextDelta(event.delta)
         elif kind == "response.refusal.delta":
             self._refused = True
-            self._text.append(event.delta)
+            self._text.append(text_of(event.delta))
             yield TextDelta(event.delta)
         elif kind == "response.reasoning_summary_text.delta":
-            yield from self._think(event.output_index, event.summary_index, event.delta)
+            yield from self._think(event.output_index, event.summary_index, text_of(event.delta))
         elif kind == "response.output_item.added":
-            fields = event.item.to_dict()
+            fields = event.item.to_dict(warnings=False)
             if fields.get("type") == "function_call":
                 yield self._call(event.output_index, fields, str(fields.get("arguments") or ""))
         elif kind == "response.function_call_arguments.delta":
-            yield ToolCallDelta(self._calls.get(event.output_index, 0), arguments=event.delta)
+            yield ToolCallDelta(self._calls.get(event.output_index, 0), arguments=text_of(event.delta))
         elif kind == "response.output_item.done":
-            self._items[event.output_index] = event.item.to_dict()
+            self._items[event.output_index] = event.item.to_dict(warnings=False)
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             self._check(event.response)
             for index, item in enumerate(event.response.output or []):
-                self._items[index] = item.to_dict()
+                self._items[index] = item.to_dict(warnings=False)
             yield from self._end(event.response)
         elif kind == "error":
             body = {"code": getattr(event, "code", None), "message": getattr(event, "message", "")}
@@ -100,21 +101,21 @@ class ResponsesAnswer:
         if made and stop == "end_turn":
             stop = "tool_use"
         called = stop == "tool_use"
-        calls = [tool_call(str(i.get("call_id") or ""), str(i.get("name")), i.get("arguments")) for i in made]
+        calls = [tool_call(text_of(i.get("call_id")), text_of(i["name"]), i.get("arguments")) for i in made]
         own = ProviderBlocks(provider=self._wire, model=self._model_id, items=items)
         return LLMResponse(
             content="".join(self._text),
             tool_calls=calls if called else None,
             stop_reason=stop,
             thinking="".join(self._thinking),
-            model=self._final.model or self._model_id,
+            model=text_of(self._final.model) or self._model_id,
             usage=self._usage,
             blocks=own if items and stop in ("tool_use", "end_turn") else None,
         )
 
     def _check(self, raw: Response) -> None:
         if raw.status == "failed" or (raw.error is not None and raw.status != "completed"):
-            error = raw.error.to_dict() if raw.error is not None else {"code": "server_error"}
+            error = raw.error.to_dict(warnings=False) if raw.error is not None else {"code": "server_error"}
             raise error_object(error, self._settings, model=self._model_id)
         if raw.status not in ("completed", "incomplete"):
             raise MalformedResponse(model=self._model_id, error=f"status {raw.status}")
@@ -129,7 +130,7 @@ class ResponsesAnswer:
 
     def _part(self, part: dict[str, Any]) -> Iterator[ModelEvent]:
         refusal = part.get("type") == "refusal"
-        words = str(part.get("refusal" if refusal else "text") or "")
+        words = text_of(part.get("refusal" if refusal else "text"))
         self._refused = self._refused or refusal
         if words:
             self._text.append(words)
@@ -145,7 +146,7 @@ class ResponsesAnswer:
 
     def _call(self, output: int, item: dict[str, Any], arguments: str) -> ToolCallDelta:
         self._calls[output] = len(self._calls)
-        call_id, name = str(item.get("call_id") or ""), str(item.get("name") or "")
+        call_id, name = text_of(item.get("call_id")), text_of(item.get("name"))
         return ToolCallDelta(self._calls[output], id=call_id, name=name, arguments=arguments)
 
     def _end(self, raw: Response) -> Iterator[ModelEvent]:
@@ -153,13 +154,12 @@ class ResponsesAnswer:
         usage = raw.usage
         if usage is None:
             return
-        self._usage = Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
-        for key, details, name in (
-            ("cache_read_tokens", usage.input_tokens_details, "cached_tokens"),
-            ("cache_write_tokens", usage.input_tokens_details, "cache_write_tokens"),
-            ("reasoning_tokens", usage.output_tokens_details, "reasoning_tokens"),
-        ):
-            value = getattr(details, name, None)
-            if isinstance(value, int):
-                self._usage[key] = value  # type: ignore[literal-required]
+        details = usage.input_tokens_details
+        self._usage = counted(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cache_read_tokens=getattr(details, "cached_tokens", None),
+            cache_write_tokens=getattr(details, "cache_write_tokens", None),
+            reasoning_tokens=getattr(usage.output_tokens_details, "reasoning_tokens", None),
+        )
         yield UsageDelta(self._usage)

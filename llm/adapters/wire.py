@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, cast
 
 from llm.errors import (
     ContextTooLong,
@@ -18,12 +19,13 @@ from llm.errors import (
     LLMOverloaded,
     LLMPermissionError,
     LLMTimeout,
+    MalformedResponse,
     ModelNotFound,
     QuotaExhausted,
     RateLimitError,
     RequestTooLarge,
 )
-from llm.types import LLMMessage, ModelRequest, SystemBlock, SystemPrompt
+from llm.types import LLMMessage, ModelRequest, SystemBlock, SystemPrompt, Usage
 
 _BY_NAME: dict[str, type[LLMError]] = {
     "insufficient_quota": QuotaExhausted,
@@ -70,7 +72,7 @@ def provider_error(
     *,
     status: int | None,
     names: Iterable[object],
-    message: str,
+    message: object,
     headers: Mapping[str, str] | None = None,
     key: str = "",
     **details: object,
@@ -80,17 +82,18 @@ def provider_error(
     Args:
         status: HTTP status, or a code in its place; None when the error came inside a stream.
         names: the error's codes and types, the most exact first.
-        message: the provider's words; kept short, for people.
+        message: the provider's words, or what stands in their place; kept short, for people.
         headers: of the answer, for the wait it asks for.
         key: the API key, which is taken out of the message.
         details: plain values for logs.
     """
+    words = message if isinstance(message, str) else repr(message)
     cls = next((_BY_NAME[name] for name in names if isinstance(name, str) and name in _BY_NAME), None)
     if cls is None:
         cls = _by_status(status)
-    if cls is LLMBadRequest and any(words in message.lower() for words in _TOO_LONG):
+    if cls is LLMBadRequest and any(sign in words.lower() for sign in _TOO_LONG):
         cls = ContextTooLong
-    said = redact(message, key)[:300]
+    said = redact(words, key)[:300]
     error = cls(status=status, message=said, **details)
     if headers is not None:
         error.retry_after_s = retry_after_s(headers, datetime.now(UTC))
@@ -174,6 +177,34 @@ def reusable(message: LLMMessage, provider: str, model: str) -> list[dict[str, A
     if blocks is None or blocks["provider"] != provider or blocks["model"] != model:
         return []
     return blocks["items"]
+
+
+@contextmanager
+def reading(model: str) -> Iterator[None]:
+    """While a provider's answer is taken apart: what does not have the wire's shape is a `MalformedResponse`."""
+    try:
+        yield
+    except (AttributeError, TypeError, KeyError, IndexError, ValueError) as exc:
+        raise MalformedResponse(model=model, error=f"{type(exc).__name__}: {str(exc)[:120]}") from exc
+
+
+def text_of(value: object) -> str:
+    """A text of the wire, or an empty one where there is none.
+
+    Raises:
+        TypeError: something else stands in its place.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} in place of a text")
+    return value
+
+
+def counted(**counts: object) -> Usage:
+    """The counts that are whole numbers; what is missing or foreign is unknown, not zero."""
+    good = {name: value for name, value in counts.items() if isinstance(value, int) and not isinstance(value, bool)}
+    return cast("Usage", {name: value for name, value in good.items() if value >= 0})
 
 
 class ThinkingTags:

@@ -57,19 +57,23 @@ def _event(item: dict[str, Any]) -> bytes:
     return f"{head}data: {data}\n\n".encode()
 
 
+async def play(exchange, case: dict[str, Any]) -> None:
+    """Answer a request with one sample."""
+    if case["stream"]:
+        await exchange.start(case["status"], case["headers"])
+        await exchange.send(payload(case))
+        await exchange.finish()
+    else:
+        await exchange.answer(case["status"], payload(case), case["headers"])
+
+
 @contextmanager
 def serving(*cases: dict[str, Any]):
     """A server that answers the cases in order, the last one again and again."""
     left = list(cases)
 
     async def answer(exchange):
-        case = left.pop(0) if len(left) > 1 else left[0]
-        if case["stream"]:
-            await exchange.start(case["status"], case["headers"])
-            await exchange.send(payload(case))
-            await exchange.finish()
-        else:
-            await exchange.answer(case["status"], payload(case), case["headers"])
+        await play(exchange, left.pop(0) if len(left) > 1 else left[0])
 
     with HTTPLoopback(answer) as server:
         yield server
