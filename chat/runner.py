@@ -130,7 +130,7 @@ def _run(turn: Turn, run: RunRef, *, agents: Agents, sync_seconds: float | None)
             question = turn.question.text if turn.question is not None else ""
             recipe = _recipe(turn, agent.identity, question)
             transcript = ChatTranscript(run=run, turn=turn, identity=agent.identity, model=agent.llm.model_id)
-            in_unit(run, lambda unit: unit.record(EventName.TYPING, run=f"turn:{turn.pk}", turn_id=turn.pk))
+            in_unit(run, lambda unit: _begin(unit, turn))
             condenser = agent if agent.tier == CONDENSING else agents(turn.identity, tier=CONDENSING)
             transcript.condense(llm=condenser.llm, tier=CONDENSING, cancel=cancel)
             agent.handle_message(
@@ -159,6 +159,12 @@ def _run(turn: Turn, run: RunRef, *, agents: Agents, sync_seconds: float | None)
         logger.exception("turn %s failed", turn.pk)
         notice = NOTICE.format(code="internal error")
         _end(turn, run, RunStatus.FAILED, stop_reason="internal", notice=notice, error=f"{type(exc).__name__}: {exc}")
+
+
+def _begin(unit: Unit, turn: Turn) -> None:
+    """Say that somebody is at it. That is no progress: a turn that kills its process each time must not begin anew."""
+    unit.progress = False
+    unit.record(EventName.TYPING, run=f"turn:{turn.pk}", turn_id=turn.pk)
 
 
 def _fresh(turn_id: int) -> Turn:

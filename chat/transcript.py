@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from django.db.models import Sum
 from django.utils import timezone
 
 from blackboard.extract import extract
@@ -26,15 +25,17 @@ from llm.ports import BaseLLM, CancelToken
 from llm.types import LLMMessage, LLMResponse
 from loop.condense import condense
 from loop.history import PastTurn, Window, build_history, estimate_tokens, kept_turns
-from loop.model_call import ModelCaller
+from loop.model_call import ModelCaller, keep_paid
 from loop.ports import Journal, ReadResult, StoredCall
 from loop.settings import loop_settings
 from observability.models import AgentInteraction
+from observability.queries import usage_of
 from observability.services import record_interaction
 from observability.types import CallOwner, Interaction
 from prompt.builder import CLOSING, OPENING, canonical_json
 from prompt.types import AgentIdentity
 from streaming.signals import wake
+from tools.models import ToolExecution
 from tools.ports import dispatcher
 from tools.queries import is_waiting
 from tools.runs import RunRef, RunStatus
@@ -96,8 +97,7 @@ class ChatTranscript:
         is_summary = _is_summary(text)
         if is_summary is None:  # the snapshot is not repeated: it is what an earlier message of the window says
             is_summary = (
-                Turn.objects.filter(conversation_id=self.turn.conversation_id)
-                .exclude(snapshot_version=None)
+                Turn.objects.filter(conversation_id=self.turn.conversation_id, snapshot_version=snapshot_version)
                 .order_by("-pk")
                 .values_list("snapshot_is_summary", flat=True)
                 .first()
@@ -177,7 +177,8 @@ class ChatTranscript:
                 turn_id=gone[-1].key, defaults={"text": text, "turns": len(gone), "model": facts.model}
             )
 
-        in_unit(self.run, body)
+        with keep_paid(facts):
+            in_unit(self.run, body)
         self._earlier = None
         return True
 
@@ -195,17 +196,15 @@ class ChatTranscript:
             StoredCall(call=call, position=position, envelope=_envelope(results.get(position)))
             for position, call in enumerate(last.tool_calls, start=1)
         )
-        used = AgentInteraction.objects.filter(owner_kind="turn", owner_id=self.turn.pk).aggregate(
-            asked=Sum("input_tokens"), answered=Sum("output_tokens"), cost=Sum("estimated_cost")
-        )
+        used = usage_of(AgentInteraction.objects.filter(owner_kind="turn", owner_id=self.turn.pk))
         return Journal(
             rounds=last.round,
             open_calls=stored if any(one.envelope is None for one in stored) else (),
             calls=tuple(
                 (call["name"], canonical_json(call["arguments"])) for row in replies for call in row.tool_calls
             ),
-            tokens=(used["asked"] or 0) + (used["answered"] or 0),
-            cost_usd=used["cost"],
+            tokens=used.tokens,
+            cost_usd=used.cost_usd,
         )
 
     def messages(self) -> Sequence[LLMMessage]:
@@ -539,6 +538,7 @@ def end_turn(
             )
         Conversation.objects.filter(pk=turn.conversation_id).update(**changed)
         withdraw_approvals(owner_kind="turn", owner_ids=[turn.pk], now=timezone.now())
+        ToolExecution.objects.lose_open("turn", [turn.pk])
         unit.record(
             EventName.TURN_ENDED,
             **ended_payload(turn, to=arrow, stop_reason=reason, notice=notice, plan_id=plan_id),

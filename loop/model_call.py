@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from llm.errors import LLMError
@@ -12,6 +14,8 @@ from llm.types import LLMResponse, ModelEvent, ModelRequest, TextDelta, Thinking
 from observability.services import record_interaction
 from observability.types import CallOwner, Interaction
 from tools.units import release_connection
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,25 @@ class ModelCaller:
             reasoning_tokens=usage.get("reasoning_tokens"),
             stop_reason=response.stop_reason,
         )
+
+
+@contextmanager
+def keep_paid(facts: Interaction) -> Iterator[None]:
+    """Around the unit that stores an answer: when it does not commit, what the answer cost stays on record."""
+    try:
+        yield
+    except BaseException as exc:
+        record_unkept(facts, exc)
+        raise
+
+
+def record_unkept(facts: Interaction, exc: BaseException) -> None:
+    """Write the row of a call whose round did not commit because of `exc`."""
+    code = getattr(exc, "code", type(exc).__name__)
+    try:
+        record_interaction(replace(facts, error_code=str(code)[:64], committed=False))
+    except Exception:  # the failure at hand is the one to report
+        logger.exception("the interaction of an uncommitted round could not be recorded")
 
 
 def _ms_since(began: float) -> int:

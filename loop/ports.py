@@ -41,7 +41,7 @@ class Journal:
     open_calls: tuple[StoredCall, ...] = ()
     calls: tuple[tuple[str, str], ...] = ()
     tokens: int = 0
-    cost_usd: Decimal | None = None
+    cost_usd: Decimal | None = Decimal(0)
 
 
 class Transcript(Protocol):

@@ -12,13 +12,12 @@ from decimal import Decimal
 from llm.errors import LLMCancelled, LLMTimeout
 from llm.ports import BaseLLM, CancelToken
 from llm.types import LLMMessage, LLMResponse, ModelEvent, ModelRequest, SystemBlock
-from loop.model_call import ModelCaller
+from loop.model_call import ModelCaller, record_unkept
 from loop.ports import LoopOutcome, PlanCreated, StoredCall, Transcript
 from loop.rounds import CallRound, Reply, RoundEnd, key_of, store_reply
 from loop.settings import loop_settings
 from observability.cost import estimate_cost
 from observability.crashpoints import crash_point
-from observability.services import record_interaction
 from observability.types import Interaction
 from prompt.types import Limits
 from tools.executor import ToolExecutor
@@ -33,6 +32,7 @@ LIMITS = {
     "wall_clock": "The time for this answer was over.",
     "tokens": "The token budget of this answer was used up.",
     "cost": "The cost budget of this answer was used up.",
+    "cost_unknown": "The model's price is unknown, so a cost budget cannot be kept: set CAPSTAN_PRICES.",
 }
 NOTICES = {
     "max_tokens": "The answer was cut off at its length limit.",
@@ -62,6 +62,8 @@ class _Progress:
             return "tool_calls"
         if limits.tokens is not None and self.tokens >= limits.tokens:
             return "tokens"
+        if limits.cost_usd is not None and self.cost is None:
+            return "cost_unknown"
         if limits.cost_usd is not None and self.cost is not None and self.cost >= limits.cost_usd:
             return "cost"
         return ""
@@ -78,8 +80,7 @@ class _Progress:
             cache_read_tokens=interaction.cache_read_tokens,
             cache_write_tokens=interaction.cache_write_tokens,
         )
-        if cost is not None:
-            self.cost = (self.cost or Decimal(0)) + cost
+        self.cost = None if cost is None or self.cost is None else self.cost + cost
 
 
 def bounded_react_loop(
@@ -170,7 +171,7 @@ def bounded_react_loop(
                 end = _answer(transcript, progress.rounds, reply, reason=reason, limits=limits)
         except BaseException as exc:
             if not reply.committed:
-                _keep_paid(facts, exc)
+                record_unkept(facts, exc)
                 if isinstance(exc, LLMCancelled) and exc.partial is None:
                     exc.partial = response
             raise
@@ -226,7 +227,7 @@ def _answer(transcript: Transcript, number: int, reply: Reply, *, reason: str, l
 
     def body(unit: Unit) -> RoundEnd:
         store_reply(transcript, unit, round_number=number, reply=reply)
-        if reply.response.stop_reason == "pause":
+        if reply.response.stop_reason == "pause" and not reply.note:
             return RoundEnd("open")  # the provider asks us to go on
         transcript.finish(unit, text=text, stop_reason=stop, notice=" ".join(parts))
         return RoundEnd("ended", text=text)
@@ -252,12 +253,3 @@ def _outcome(end: RoundEnd, progress: _Progress, *, reason: str = "") -> LoopOut
 def _stop_if_cancelled(cancel: CancelToken, reasons: set[str], partial: LLMResponse | None = None) -> None:
     if cancel.cancelled and cancel.reason in reasons:
         raise LLMCancelled(reason=cancel.reason, partial=partial)
-
-
-def _keep_paid(facts: Interaction, exc: BaseException) -> None:
-    """The round did not commit; what it cost stays on record."""
-    code = getattr(exc, "code", type(exc).__name__)
-    try:
-        record_interaction(replace(facts, error_code=str(code)[:64], committed=False))
-    except Exception:  # the failure at hand is the one to report
-        logger.exception("the interaction of an uncommitted round could not be recorded")

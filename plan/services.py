@@ -14,18 +14,20 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Count, Min, Sum
+from django.db.models import Count, Min
 from django.utils import timezone
 
 from events.models import EventRecord, Stream
 from events.ports import EventSink
 from events.types import EventName
 from observability.models import AgentInteraction
+from observability.queries import usage_of
 from plan.creation import resolved
 from plan.errors import PlanInvalid, SynthesisQualityError
-from plan.models import ExecutionPlan, PlanStep, StepKind, StepMessage, StepStatus
+from plan.models import STEP_TERMINAL, ExecutionPlan, PlanStep, StepKind, StepMessage, StepStatus
 from plan.templates import template
 from plan.types import MAX_RESULT, MAX_STEPS, MAX_SYNTHESIS, StepSpec
+from tools.models import ToolExecution
 from tools.ports import dispatcher
 from tools.runs import ClockTimestamp, RunStatus
 from tools.services import withdraw_approvals
@@ -265,6 +267,7 @@ def complete_step(
 def fail_step(*, step: PlanStep, error: str, events: EventSink, **columns: Any) -> None:
     """End a step that cannot go on; a critical one fails its plan at the next `settle`."""
     if PlanStep.objects.fail(step.pk, error=error, **columns):
+        ToolExecution.objects.lose_open("step", [step.pk])
         step.status = StepStatus.FAILED
         record_step(step, events=events, error=error)
 
@@ -365,8 +368,10 @@ def result_text(plan_id: int) -> str:
 
 
 def _end_rest(plan_id: int) -> None:
-    waiting = PlanStep.objects.filter(plan_id=plan_id, status=StepStatus.WAITING_APPROVAL)
-    withdraw_approvals(owner_kind="step", owner_ids=list(waiting.values_list("pk", flat=True)), now=timezone.now())
+    unended = PlanStep.objects.filter(plan_id=plan_id).exclude(status__in=STEP_TERMINAL)
+    keys = list(unended.values_list("pk", flat=True))
+    withdraw_approvals(owner_kind="step", owner_ids=keys, now=timezone.now())
+    ToolExecution.objects.lose_open("step", keys)
     PlanStep.objects.skip_rest(plan_id)
 
 
@@ -381,13 +386,12 @@ def _failure(plan: ExecutionPlan) -> tuple[str, str] | None:
         return "", "the plan's deadline has passed"
     if plan.budget_usd is None and plan.budget_tokens is None:
         return None
-    spent = AgentInteraction.objects.filter(plan_id=plan.pk).aggregate(
-        usd=Sum("estimated_cost"), tokens_in=Sum("input_tokens"), tokens_out=Sum("output_tokens")
-    )
-    if plan.budget_usd is not None and (spent["usd"] or 0) > plan.budget_usd:
+    used = usage_of(AgentInteraction.objects.filter(plan_id=plan.pk))
+    if plan.budget_usd is not None and used.cost_usd is None:
+        return "", "the plan's budget in USD cannot be kept: the price of its model is unknown; set CAPSTAN_PRICES"
+    if plan.budget_usd is not None and used.cost_usd is not None and used.cost_usd > plan.budget_usd:
         return "", f"the plan's budget of {plan.budget_usd} USD is spent"
-    tokens = (spent["tokens_in"] or 0) + (spent["tokens_out"] or 0)
-    if plan.budget_tokens is not None and tokens > plan.budget_tokens:
+    if plan.budget_tokens is not None and used.tokens > plan.budget_tokens:
         return "", f"the plan's budget of {plan.budget_tokens} tokens is spent"
     return None
 

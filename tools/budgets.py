@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, timedelta
-from decimal import Decimal
-
-from django.db.models import Sum
 
 from observability.models import AgentInteraction
+from observability.queries import usage_of
 from tools.models import ExecutionStatus, ToolExecution
 from tools.settings import tool_settings
 from tools.types import ToolContext
@@ -26,13 +24,14 @@ def over_budget(context: ToolContext) -> str | None:
             return _over(f"{limits.user_day_calls} tool calls")
     if limits.user_day_tokens is None and limits.user_day_cost_usd is None:
         return None
-    used = AgentInteraction.objects.filter(**today).aggregate(
-        asked=Sum("input_tokens"), answered=Sum("output_tokens"), cost=Sum("estimated_cost")
-    )
-    tokens = (used["asked"] or 0) + (used["answered"] or 0)
-    if limits.user_day_tokens is not None and tokens >= limits.user_day_tokens:
+    used = usage_of(AgentInteraction.objects.filter(**today))
+    if limits.user_day_tokens is not None and used.tokens >= limits.user_day_tokens:
         return _over(f"{limits.user_day_tokens} tokens")
-    if limits.user_day_cost_usd is not None and (used["cost"] or Decimal(0)) >= limits.user_day_cost_usd:
+    if limits.user_day_cost_usd is not None and used.cost_usd is None:
+        return (
+            "the user's budget in USD cannot be kept: the price of a model is unknown; an operator sets CAPSTAN_PRICES"
+        )
+    if limits.user_day_cost_usd is not None and used.cost_usd is not None and used.cost_usd >= limits.user_day_cost_usd:
         return _over(f"{limits.user_day_cost_usd} USD")
     return None
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from llm.ports import CancelToken
@@ -108,7 +108,7 @@ class _Keeper:
                     if time.monotonic() - renewed >= settings.CAPSTAN_LEASE_SECONDS / 3:
                         renewed = time.monotonic()
                         self._renew(own, watches)
-                except DatabaseError as exc:
+                except Error as exc:
                     logger.warning("heartbeat of %d runs missed: %s", len(watches), exc)
                     if own is not None:
                         own.close()

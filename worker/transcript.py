@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db.models import Count, Q, Sum
 from django.utils import timezone
 
 from llm.types import LLMMessage, LLMResponse
 from loop.history import PastTurn, build_history
 from loop.ports import Journal, StoredCall
 from observability.models import AgentInteraction
+from observability.queries import usage_of
 from observability.services import record_interaction
 from observability.types import CallOwner, Interaction
 from plan import services
@@ -152,20 +152,15 @@ class StepTranscript(StepRows):
             StoredCall(call=call, position=position, envelope=_envelope(results.get(position)))
             for position, call in enumerate(last.tool_calls, start=1)
         )
-        used = AgentInteraction.objects.filter(owner_kind="step", owner_id=self.step.pk).aggregate(
-            asked=Sum("input_tokens"),
-            answered=Sum("output_tokens"),
-            usd=Sum("estimated_cost"),
-            unpriced=Count("pk", filter=Q(estimated_cost=None)),
-        )
+        used = usage_of(AgentInteraction.objects.filter(owner_kind="step", owner_id=self.step.pk))
         return Journal(
             rounds=last.round,
             open_calls=stored if any(one.envelope is None for one in stored) else (),
             calls=tuple(
                 (call["name"], canonical_json(call["arguments"])) for row in replies for call in row.tool_calls
             ),
-            tokens=(used["asked"] or 0) + (used["answered"] or 0),
-            cost_usd=None if used["unpriced"] else used["usd"],
+            tokens=used.tokens,
+            cost_usd=used.cost_usd,
         )
 
     def messages(self) -> Sequence[LLMMessage]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
+from decimal import Decimal
 
 import pytest
 from django.utils import timezone
@@ -17,7 +19,9 @@ from llm.errors import LLMAuthenticationError, RateLimitError
 from llm.testing import Gate, call, calls, cut, held, say
 from observability.models import AgentInteraction
 from plan.models import ExecutionPlan
+from prompt.types import Limits
 from tools.models import ToolExecution
+from tools.registry import Registry, tool
 from workspaces.errors import NotVisible
 
 
@@ -221,3 +225,33 @@ def closing(run, turn):
         return run(turn)
     finally:
         connection.close()
+
+
+def test_beginning_a_turn_is_no_progress(chat):
+    """A turn that kills its process in each model call must reach the attempts' cap, not begin anew for ever."""
+
+    def dies(_request):
+        raise KeyboardInterrupt  # as close to a killed process as a thread gets: nothing after it runs
+
+    talk = chat(dies, dies, dies)
+    turn = talk.send("Hello?")
+    for attempt in (0, 1, 2):  # layer 4, stored once, was progress
+        with pytest.raises(KeyboardInterrupt):
+            talk.run(turn)
+        Turn.objects.filter(pk=turn.pk).update(lease_until=timezone.now() - timedelta(hours=1))
+        turn.refresh_from_db()
+        assert turn.attempts == attempt
+
+
+def test_a_cost_limit_is_not_silently_off_where_the_price_is_unknown(chat):
+    registry = Registry()
+
+    @tool(effect="read", chat=True, registry=registry)
+    def look() -> str:
+        """Look around."""
+        return "trees"
+
+    talk = chat(call("look"), say("As far as I got."), tools=registry, limits=Limits(cost_usd=Decimal("0.01")))
+    turn = talk.say("Look.")
+    assert turn.stop_reason == "cost_unknown"
+    assert "CAPSTAN_PRICES" in turn.notice
