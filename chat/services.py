@@ -19,6 +19,7 @@ from observability.models import AgentInteraction
 from plan.models import ExecutionPlan
 from prompt.models import WorkflowTemplate
 from streaming.signals import wake
+from tools.models import ToolExecution
 from tools.ports import dispatcher
 from tools.queries import pending_of
 from tools.runs import TERMINAL, ClockTimestamp, RunStatus
@@ -245,6 +246,7 @@ def end_from_outside(
     ):
         return False
     withdraw_approvals(owner_kind="turn", owner_ids=[turn.pk], now=timezone.now())
+    ToolExecution.objects.lose_open("turn", [turn.pk])
     change.record(EventName.TURN_ENDED, **ended_payload(turn, to=to, stop_reason=stop_reason, notice=notice))
     return True
 

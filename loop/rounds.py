@@ -227,6 +227,8 @@ class CallRound:
             elif checked.kind == "external":
                 self.executor.start_external(unit, checked, context)
                 self._started(unit, stored, checked)
+                if reply is None and not ran and index == 0:
+                    unit.progress = False  # a call that kills its process each time must not be opened for ever
                 return _Part(external=(stored, context, checked), rest=tuple(rest[index + 1 :]), handoffs=handoffs)
             else:
                 runs = checked.kind in {"read", "write"}

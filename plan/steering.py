@@ -103,7 +103,7 @@ def fork_plan(
         adapt_permission=old.adapt_permission,
         created_at=now,
     )
-    rows = PlanStep.objects.bulk_create([_copy(step, new, first) for step in steps])
+    rows = PlanStep.objects.bulk_create([_copy(step, new, first, from_scratch=from_scratch) for step in steps])
     if not from_scratch:
         _copy_journals({row.copied_from_id: row for row in rows if row.status == StepStatus.PENDING})
     sink = services.Recorded()
@@ -210,7 +210,7 @@ def _first_unended(plan_id: int) -> str:
     return running.values_list("key", flat=True).first() or ""
 
 
-def _copy(step: PlanStep, plan: ExecutionPlan, first: int | None) -> PlanStep:
+def _copy(step: PlanStep, plan: ExecutionPlan, first: int | None, *, from_scratch: bool) -> PlanStep:
     done = step.status == StepStatus.COMPLETED or (step.status == StepStatus.FAILED and not step.is_critical)
     kept = done if first is None else step.order < first
     copy = PlanStep(
@@ -227,7 +227,7 @@ def _copy(step: PlanStep, plan: ExecutionPlan, first: int | None) -> PlanStep:
         is_critical=step.is_critical,
         tier=step.tier,
         status=StepStatus.PENDING,
-        origin_id=step.origin_id or step.pk,
+        origin_id=None if from_scratch and not kept else step.origin_id or step.pk,
         copied_from=step,
     )
     if kept and step.status in STEP_TERMINAL:

@@ -132,6 +132,8 @@ def call_result(call: ToolCallRun) -> CallResult:
     place = {"owner_kind": "call", "owner_id": call.pk}
     execution = ToolExecution.objects.filter(**place).first()
     approval = Approval.objects.filter(**place).order_by("-pk").first()
+    if execution is None and call.ended:
+        return CallResult(call=call, envelope=refused(call.error or "the call never ran"), approval=approval)
     if execution is None or not call.ended:
         return CallResult(call=call, approval=approval)
     good = execution.status == ExecutionStatus.SUCCEEDED
@@ -165,7 +167,7 @@ class _Call:
         limit = checked.spec.timeout_s if checked.spec is not None else 0.0
         deadline_s = limit + settings.CAPSTAN_LEASE_SECONDS
         if checked.kind == "external":
-            in_unit(self.ref, lambda unit: self.executor.start_external(unit, checked, context))
+            in_unit(self.ref, lambda unit: self._start(unit, checked, context))
         release_connection()
         with watching(self.ref, cancel=CancelToken(), deadline_s=deadline_s):
             if checked.kind == "read":
@@ -173,6 +175,10 @@ class _Call:
             else:
                 outcome = self.executor.run_external(checked, context)
         return in_unit(self.ref, lambda unit: self._end(unit, checked, context, outcome))
+
+    def _start(self, unit: Unit, checked: Checked, context: ToolContext) -> None:
+        unit.progress = False  # opening the call is not yet getting on with it
+        self.executor.start_external(unit, checked, context)
 
     def _inside(self, unit: Unit, checked: Checked, context: ToolContext) -> CallResult:
         outcome = answered(checked) or self.executor.run_in_unit(unit, checked, context)
@@ -222,6 +228,7 @@ def fail_spent_calls() -> int:
     for pk in ToolCallRun.objects.spent().values_list("pk", flat=True):
         with intervention(ToolCallRun, pk):
             if ToolCallRun.objects.spent().filter(pk=pk).exists():
+                ToolExecution.objects.lose_open("call", [pk])
                 failed += ToolCallRun.objects.move(
                     pk, frm=(RunStatus.RUNNING,), to=RunStatus.FAILED, error="run.attempts_used_up"
                 )

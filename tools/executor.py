@@ -142,6 +142,7 @@ class ToolExecutor:
         if checked.spec is None or checked.kind != "parked":
             raise ValueError(f"a {checked.kind} call does not wait for a person")
         if checked.question == Question.HAPPENED:
+            ledger.start(checked.call["name"], checked.effect, checked.arguments.stored, checked.digest, context)
             ToolExecution.objects.lose(context)
         return approvals.ask(
             unit, checked.spec, checked.arguments.stored, checked.digest, context, question=checked.question

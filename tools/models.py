@@ -9,6 +9,7 @@ One arrow is one QuerySet method and one UPDATE, whose row count says whether th
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from tools.types import ToolContext
 
 OWNER_KINDS = ("turn", "step", "call")
+LEFT_OPEN = "the run ended while this call ran; whether it took effect is not known"
 
 
 class ExecutionStatus(models.TextChoices):
@@ -78,6 +80,26 @@ class ToolExecutionQuerySet(ScopedQuerySet["ToolExecution"]):
             self.of_call(context)
             .filter(status=ExecutionStatus.STARTED)
             .update(status=ExecutionStatus.UNKNOWN, ended_at=ClockTimestamp())
+        )
+
+    def lose_open(self, owner_kind: str, owner_ids: Sequence[int]) -> int:
+        """started -> unknown, because the run ends while the call is open; how many."""
+        return self.filter(owner_kind=owner_kind, owner_id__in=list(owner_ids), status=ExecutionStatus.STARTED).update(
+            status=ExecutionStatus.UNKNOWN, error=LEFT_OPEN, ended_at=ClockTimestamp()
+        )
+
+    def same_elsewhere(self, context: ToolContext, tool_name: str) -> ToolExecution | None:
+        """What became of this very external call in the run that this one was copied from (design § 6 `retry`)."""
+        return (
+            self.filter(
+                workspace_id=context.workspace.pk,
+                tool_name=tool_name,
+                effect="external",
+                idempotency_key=context.idempotency_key,
+            )
+            .exclude(status=ExecutionStatus.BLOCKED)
+            .order_by("-pk")
+            .first()
         )
 
     def cached_read(self, *, plan_id: int, tool_name: str, digest: str, scope_version: int) -> ToolExecution | None:
@@ -147,6 +169,7 @@ class ToolExecution(models.Model):
             models.Index(fields=("conversation_id",), name="ledger_conversation"),
             models.Index(fields=("plan_id", "arguments_digest"), name="ledger_plan"),
             models.Index(fields=("user", "created_at"), name="ledger_user_day"),
+            models.Index(fields=("idempotency_key",), condition=Q(effect="external"), name="ledger_external_key"),
         )
 
     def __str__(self) -> str:

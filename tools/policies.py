@@ -134,10 +134,14 @@ def _ruled(checked: Checked, spec: ToolSpec, context: ToolContext) -> Checked:
 
 
 def _after_a_crash(checked: Checked, spec: ToolSpec, context: ToolContext) -> Checked:
-    """How an external call goes on that the ledger knows already."""
+    """How an external call goes on that the ledger knows already, at its own place or where its run was copied from."""
     row = ToolExecution.objects.of_call(context).first()
     if row is None:
-        return checked
+        row = ToolExecution.objects.same_elsewhere(context, spec.name)
+        if row is None or row.status == ExecutionStatus.FAILED:
+            return checked
+        if row.status == ExecutionStatus.SUCCEEDED and row.arguments_digest != checked.digest:
+            return checked
     if row.status in (ExecutionStatus.SUCCEEDED, ExecutionStatus.FAILED):
         envelope = succeeded(row.value()) if row.status == ExecutionStatus.SUCCEEDED else refused(row.error)
         return replace(checked, kind="cached", envelope=envelope, settled=True)
