@@ -119,7 +119,7 @@ class _Ride:
                 continue
             for step in ready:
                 self._start(steps, step)
-            settled = self._next_end(steps)
+            settled = self._next_end(steps) if self._active else steps.take_over(slots=0)
         return _left_by(settled.arrow)
 
     def _leaving(self) -> bool:

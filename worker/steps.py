@@ -181,6 +181,7 @@ class StepRunner:
         if self._bounded() or not self.slots():
             return None
         agent = self._agent("execution")
+        self.extend(agent.identity.limits.step_seconds + OVERTIME_S)
         rows = DataStep(run=self.run_ref, plan=self.plan, step=step, identity=agent.identity, slots=self.slots)
         context = rows.tool_context(round=1, position=1)
         call = ToolCall(id=f"step_{step.pk}", name=step.tool_name, arguments=self._arguments(step))
