@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
+from chat import services
 from chat.models import Message, Turn
 from llm.testing import call, calls
 from observability.models import AgentInteraction
@@ -93,3 +96,25 @@ def test_an_external_call_that_ran_is_on_record_and_what_stood_behind_it_does_no
     assert [m.tool_name for m in Message.objects.filter(turn=done, role="tool")] == ["send"]
     assert not Workspace.objects.filter(slug="never").exists()
     assert len(it.llm.requests) == 1
+
+
+def test_a_turn_ended_from_outside_leaves_no_call_as_started(chat):
+    class Killed(BaseException):
+        """Ends the process, as far as everything above the tool can tell."""
+
+    registry = Registry()
+
+    @tool(effect="external", permission=WRITE, registry=registry)
+    def send() -> str:
+        """Send a letter."""
+        raise Killed
+
+    it = chat(call("send"), tools=registry)
+    turn = it.send("go")
+    with pytest.raises(Killed):
+        it.run(turn)
+    assert ToolExecution.objects.get().status == "started"
+    Turn.objects.filter(pk=turn.pk).update(lease_until=timezone.now() - timedelta(seconds=1))
+    assert services.cancel_turn(turn_id=turn.pk).status == "cancelled"
+    row = ToolExecution.objects.get()
+    assert (row.status, "not known" in row.error) == ("unknown", True)

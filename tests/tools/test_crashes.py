@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from django.utils import timezone
 from llm.types import ToolCall
 from prompt.types import AgentIdentity
 from tools import services
-from tools.doors import CallResult, call_tool, run_call
+from tools.doors import CallResult, call_result, call_tool, fail_spent_calls, run_call
 from tools.executor import ToolExecutor
 from tools.models import Approval, Question, ToolCallRun, ToolExecution
 from tools.registry import Registry, tool
+from tools.runs import MAX_ATTEMPTS
 from tools.types import ToolContext, idempotency_key
 from workspaces.models import User, Workspace
 
@@ -190,3 +192,17 @@ def test_a_call_at_a_door_leaves_its_run_and_its_row(workspace: Workspace, membe
     assert done.execution is not None
     assert (done.call.status, done.execution.owner_kind, done.execution.owner_id) == ("completed", "call", done.call.pk)
     assert (done.execution.status, done.execution.correlation_id) == ("succeeded", "c-2")
+
+
+def test_a_call_given_up_while_it_was_open_says_that_its_outcome_is_not_known(
+    workspace: Workspace, member: User
+) -> None:
+    call = cut_off(workspace, member, "notify", happened=True)
+    past = timezone.now() - timedelta(minutes=1)
+    ToolCallRun.objects.filter(pk=call.pk).update(status="running", attempts=MAX_ATTEMPTS, lease_until=past)
+    assert fail_spent_calls() == 1
+    assert ledger() == "unknown"
+    call.refresh_from_db()
+    envelope = call_result(call).envelope
+    assert envelope is not None
+    assert (envelope["success"], "not known" in str(envelope["error"])) == (False, True)
