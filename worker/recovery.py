@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass
 from datetime import datetime
 
+from chat import idempotency
 from chat import runs as chat_runs
 from chat.models import Turn
 from plan import steering
@@ -38,11 +39,12 @@ def sweep(*, now: datetime) -> Swept:
     """Look once over all runs, turns and plans.
 
     Args:
-        now: aware UTC time, for approvals; the database's clock decides which run is due.
+        now: aware UTC time, for approvals and old keys; the database's clock decides which run is due.
     """
     failed = steering.fail_spent_plans() + len(chat_runs.fail_spent_turns()) + fail_spent_calls()
     cancelled = steering.cancel_orphan_plans() + len(chat_runs.cancel_orphan_turns())
     expire_approvals(now)
+    idempotency.purge(now)
     steering.wake_idle_plans()
     swept = Swept(
         sent=send_due(Turn) + send_due(ExecutionPlan) + send_due(ToolCallRun), failed=failed, cancelled=cancelled

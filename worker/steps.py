@@ -81,6 +81,7 @@ class StepRunner:
         if self.run_ref.fence == 1 and slots and not self._bounded():
             moved = hot.start_first(self.run_ref, revision=self.plan.revision, user_id=self.plan.owner_id)
             if moved is not None and moved.next_step is not None:
+                wake_soon(self.plan.stream_id)
                 return self._moved_on(moved)
 
         def change(_unit: Unit) -> None:
