@@ -15,6 +15,7 @@ from llm import runtime
 from llm.adapters.anthropic_answer import MessagesAnswer
 from llm.adapters.anthropic_request import PROVIDER, conversation, marked_system, marked_tools, rounds_without_thinking
 from llm.adapters.base import AsyncAdapter
+from llm.adapters.tls import shared_tls
 from llm.adapters.wire import cause_of, effort, provider_error, reading
 from llm.errors import LLMConnectionError, LLMError, LLMTimeout, MalformedResponse
 from llm.types import End, ModelEvent, ModelRequest
@@ -40,6 +41,7 @@ class AnthropicLLM(AsyncAdapter):
                 timeout=timeout,
                 follow_redirects=False,
                 trust_env=False,
+                verify=shared_tls(httpx2.create_ssl_context),
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
             ),
         )

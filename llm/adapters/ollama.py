@@ -13,6 +13,7 @@ from llm import runtime
 from llm.adapters.base import AsyncAdapter
 from llm.adapters.ollama_answer import OllamaAnswer
 from llm.adapters.openai_chat import wire_tool
+from llm.adapters.tls import shared_tls
 from llm.adapters.wire import cause_of, effort, history, provider_error, reading, reusable, system_text
 from llm.errors import ContextTooLong, LLMConnectionError, LLMError, LLMTimeout, MalformedResponse
 from llm.tokens import estimate_request
@@ -34,6 +35,7 @@ class OllamaLLM(AsyncAdapter):
             timeout=self._timeout(self.settings.timeout_s, stream=True),
             follow_redirects=False,
             trust_env=False,
+            verify=shared_tls(httpx.create_ssl_context),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
         )
         client._client.headers.pop("authorization", None)  # OLLAMA_API_KEY has no other switch

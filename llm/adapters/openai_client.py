@@ -7,6 +7,7 @@ import json
 import httpx2
 import openai
 
+from llm.adapters.tls import shared_tls
 from llm.adapters.wire import cause_of, provider_error
 from llm.errors import LLMConnectionError, LLMError, LLMTimeout, MalformedResponse
 from llm.settings import LLMSettings
@@ -24,6 +25,7 @@ def make_client(settings: LLMSettings, *, base_url: str = "https://api.openai.co
             timeout=timeout,
             follow_redirects=False,
             trust_env=False,
+            verify=shared_tls(httpx2.create_ssl_context),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
         ),
     )
