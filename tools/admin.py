@@ -184,7 +184,9 @@ class ToolExecutionAdmin(_DeciderAdmin):
         assert request.user.is_authenticated
         where = workspaces_where(request.user, DECIDE)
         settled = sum(
-            services.settle_unknown(execution_id=row.pk, user=request.user, happened=happened, workspace_ids=where)
+            services.settle_unknown(
+                execution_id=row.pk, user=request.user, happened=happened, now=timezone.now(), workspace_ids=where
+            )
             for row in chosen.filter(status=ExecutionStatus.UNKNOWN)
         )
         self.message_user(request, f"{settled} settled; the others had no unknown outcome.")

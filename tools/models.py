@@ -214,11 +214,9 @@ class Question(models.TextChoices):
 
 
 class ApprovalQuerySet(ScopedQuerySet["Approval"]):
-    def of_call(self, context: ToolContext) -> Self:
+    def of_call(self, place: ToolContext | ToolExecution | Approval) -> Self:
         """What people were asked about one call."""
-        return self.of_owner(context.owner_kind, context.owner_id).filter(
-            round=context.round, position=context.position
-        )
+        return self.of_owner(place.owner_kind, place.owner_id).filter(round=place.round, position=place.position)
 
     def of_owner(self, owner_kind: str, owner_id: int) -> Self:
         return self.filter(owner_kind=owner_kind, owner_id=owner_id)

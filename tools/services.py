@@ -105,27 +105,31 @@ def withdraw_approvals(*, owner_kind: str, owner_ids: Sequence[int], now: dateti
 def forget_conversation(*, conversation_id: UUID) -> None:
     """Keep no content of a conversation that is deleted: its ledger rows stay as counts, its approvals go.
 
-    What its plans did stays with the plans, without the tie.
+    Its plans are deleted with it, so what they did is treated alike.
     """
     rows = ToolExecution.objects.filter(conversation_id=conversation_id)
-    own = rows.filter(plan_id=None)
-    StoredResult.objects.filter(execution__in=own).delete()
-    own.update(arguments={}, result=None, error="")
-    Approval.objects.filter(conversation_id=conversation_id, plan_id=None).delete()
-    Approval.objects.filter(conversation_id=conversation_id).update(conversation_id=None)
-    rows.update(conversation_id=None)
+    StoredResult.objects.filter(execution__in=rows).delete()
+    Approval.objects.filter(conversation_id=conversation_id).delete()
+    rows.update(arguments={}, result=None, error="", plan_id=None, conversation_id=None)
 
 
 def settle_unknown(
-    *, execution_id: int, user: User, happened: bool, note: str = "", workspace_ids: Sequence[int]
+    *, execution_id: int, user: User, happened: bool, now: datetime, note: str = "", workspace_ids: Sequence[int]
 ) -> bool:
-    """Say what became of a call whose outcome is unknown; whether it was still unknown.
+    """Say what became of a call whose outcome is unknown; whether it still was. A run that waits for it goes on.
 
     Args:
+        now: aware UTC time.
         workspace_ids: where the user may decide.
     """
     row = ToolExecution.objects.filter(pk=execution_id, workspace__in=workspace_ids).first()
-    return row is not None and _settle(row.pk, by=user, happened=happened, note=note)
+    if row is None:
+        return False
+    asked = Approval.objects.pending().of_call(row).filter(question=Question.HAPPENED).first()
+    if asked is None:
+        return _settle(row.pk, by=user, happened=happened, note=note)
+    to = ApprovalStatus.APPROVED if happened else ApprovalStatus.REJECTED
+    return _close(asked, to=to, by=user, note=note, now=now, columns={})
 
 
 def _check_may_decide(approval: Approval, user: User, spec: ToolSpec | None, *, approves: bool) -> None:
@@ -172,9 +176,12 @@ def _close(
     with owner.locked(approval.owner_id) as change:
         if not Approval.objects.decide(approval.pk, to=to, by=by, note=note, now=now, **columns):
             return False
-        if approval.question == Question.HAPPENED and to != ApprovalStatus.EXPIRED:
+        if approval.question == Question.HAPPENED and by is not None:
             row = ToolExecution.objects.of_call(approval).get()
-            _settle(row.pk, by=by, happened=to == ApprovalStatus.APPROVED, note=note)
+            happened = to == ApprovalStatus.APPROVED
+            _settle(row.pk, by=by, happened=happened, note=note)
+            for asked in Approval.objects.of_call(approval).filter(question=Question.RUN):
+                Approval.objects.carry_out(asked.pk, succeeded=happened)
         approval.refresh_from_db()
         change.record(EventName.APPROVAL_DECIDED, **card(approval))
         if not is_waiting(approval.owner_kind, approval.owner_id):
@@ -182,8 +189,8 @@ def _close(
     return True
 
 
-def _settle(pk: int, *, by: User | None, happened: bool, note: str) -> bool:
-    said = f"a person says that this call {'took' if happened else 'did not take'} effect"
+def _settle(pk: int, *, by: User, happened: bool, note: str) -> bool:
+    said = f"{by.get_username()} says that this call {'took' if happened else 'did not take'} effect"
     text = f"{said}: {note}" if note else said
     return ToolExecution.objects.settle(
         pk, happened=happened, result={"confirmed": text} if happened else None, error="" if happened else text[:500]

@@ -167,13 +167,59 @@ def test_a_person_settles_an_unknown_outcome_once(workspace: Workspace, member: 
     pk = ToolExecution.objects.get().pk
 
     def settle(workspaces: list[int]) -> bool:
-        return services.settle_unknown(execution_id=pk, user=member, happened=True, workspace_ids=workspaces)
+        return services.settle_unknown(
+            execution_id=pk, user=member, happened=True, now=timezone.now(), workspace_ids=workspaces
+        )
 
     assert settle([workspace.pk + 1]) is False
     assert settle([workspace.pk]) is True
     assert settle([workspace.pk]) is False
     assert ledger() == "succeeded"
     assert Approval.objects.count() == 0
+
+
+def test_settling_an_outcome_lets_the_run_go_on_that_waits_for_it(workspace: Workspace, member: User) -> None:
+    call = cut_off(workspace, member, "tell", happened=True)
+    assert work(call).approval is not None
+    row = ToolExecution.objects.get()
+    settled = services.settle_unknown(
+        execution_id=row.pk, user=member, happened=True, now=timezone.now(), workspace_ids=[workspace.pk]
+    )
+    assert settled is True
+    assert Approval.objects.get().status == "approved"
+    envelope = work(call).envelope
+    assert envelope is not None
+    assert envelope["result"] == {"confirmed": "mia says that this call took effect"}
+
+
+def test_an_approved_call_that_a_crash_cut_off_closes_its_approval(workspace: Workspace, member: User) -> None:
+    call = cut_off(workspace, member, "tell", happened=True)
+    assert work(call).approval is not None
+    first = Approval.objects.get()
+    run = Approval.objects.create(
+        workspace=workspace,
+        requested_by=member,
+        owner_kind="call",
+        owner_id=call.pk,
+        round=1,
+        position=1,
+        tool_name="tell",
+        policy="call",
+        arguments={"text": "hi"},
+        status="approved",
+        expires_at=timezone.now(),
+        decided_at=timezone.now(),
+    )
+    services.settle_unknown(
+        execution_id=ToolExecution.objects.get().pk,
+        user=member,
+        happened=True,
+        now=timezone.now(),
+        workspace_ids=[workspace.pk],
+    )
+    run.refresh_from_db()
+    first.refresh_from_db()
+    assert (run.status, first.status) == ("executed", "approved")
 
 
 def test_a_call_at_a_door_leaves_its_run_and_its_row(workspace: Workspace, member: User) -> None:

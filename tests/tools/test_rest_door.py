@@ -10,6 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from factory.executors import build_executor
+from plan.models import ExecutionPlan
 from tests.tools.test_approvals import decider
 from tools.doors import run_call
 from tools.executor import ToolExecutor
@@ -135,3 +136,13 @@ def test_a_guarded_call_answers_202_and_runs_as_the_requester_once_approved(
 
 def _executor_of(call: ToolCallRun) -> ToolExecutor:
     return build_executor(call.identity, mode="workflow", workspace=call.workspace)
+
+
+def test_a_plan_can_be_made_at_a_door(client: Client, analyst: User) -> None:
+    analyst.user_permissions.add(Permission.objects.get(codename="add_executionplan"))
+    steps = [{"key": "look", "action": "Look at the catalogue."}]
+    made = post(client, "create_plan", {"arguments": {"goal": "survey", "steps": steps}}).json()
+    assert made["success"] is True, made["error"]
+    plan = ExecutionPlan.objects.get(pk=made["result"]["plan_id"])
+    assert (plan.owner, plan.status, plan.conversation_id) == (analyst, "pending", None)
+    assert client.get(f"/api/plans/{plan.pk}/").status_code == 200
