@@ -16,6 +16,7 @@ from workspaces.models import User
 
 HEADER = "Idempotency-Key"
 ABANDONED_AFTER = timedelta(seconds=60)
+KEPT_FOR = timedelta(hours=24)
 _SHAPE = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -53,6 +54,18 @@ def begin(*, user: User, key: str, path: str, body: Any, now: datetime) -> Idemp
 def keep(row: IdempotencyKey, *, status_code: int, body: Any) -> None:
     """Remember the answer."""
     IdempotencyKey.objects.filter(pk=row.pk, status_code=None).update(status_code=status_code, body=body)
+
+
+def made(row: IdempotencyKey | None, target: object) -> None:
+    """Remember what the request made, in the transaction that makes it."""
+    if row is not None:
+        IdempotencyKey.objects.filter(pk=row.pk).update(target=str(target))
+
+
+def purge(now: datetime) -> int:
+    """Forget the keys that are older than a day; how many."""
+    deleted, _ = IdempotencyKey.objects.filter(created_at__lt=now - KEPT_FOR).delete()
+    return deleted
 
 
 def forget(row: IdempotencyKey) -> None:

@@ -8,7 +8,7 @@ from chat.models import Turn
 from chat.services import end_from_outside
 from tools.ports import dispatcher
 from tools.runs import RunStatus
-from tools.units import Intervention, intervention
+from tools.units import Intervention, intervention, one_by_one
 
 SPENT = "This answer was begun {attempts} times and never got further. It was given up."
 
@@ -35,26 +35,26 @@ def fail_spent_turns() -> list[int]:
 
     Source: CAP-064.
     """
-    failed = []
-    for pk in Turn.objects.spent().values_list("pk", flat=True):
+
+    def fail(pk: int) -> bool:
         with intervention(Turn, pk) as change:
             if not Turn.objects.spent().filter(pk=pk).exists():
-                continue
+                return False
             notice = SPENT.format(attempts=change.run.attempts)
-            if end_from_outside(
+            return end_from_outside(
                 change, to=RunStatus.FAILED, stop_reason="attempts", notice=notice, error="run.attempts_used_up"
-            ):
-                failed.append(pk)
-    return failed
+            )
+
+    return one_by_one(Turn.objects.spent().values_list("pk", flat=True), fail)
 
 
 def cancel_orphan_turns() -> list[int]:
     """End the cancelled turns that no live owner will end; their keys."""
-    ended = []
-    for pk in Turn.objects.cancel_orphans().values_list("pk", flat=True):
+
+    def cancel(pk: int) -> bool:
         with intervention(Turn, pk) as change:
             if not Turn.objects.cancel_orphans().filter(pk=pk).exists():
-                continue
-            if end_from_outside(change, to=RunStatus.CANCELLED, stop_reason="cancelled", notice="Cancelled."):
-                ended.append(pk)
-    return ended
+                return False
+            return end_from_outside(change, to=RunStatus.CANCELLED, stop_reason="cancelled", notice="Cancelled.")
+
+    return one_by_one(Turn.objects.cancel_orphans().values_list("pk", flat=True), cancel)

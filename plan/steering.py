@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db import transaction
 
@@ -15,9 +16,10 @@ from observability.correlation import new_correlation_id
 from plan import services
 from plan.errors import OutcomeInvalid, PlanConflict
 from plan.models import STEP_TERMINAL, ExecutionPlan, PlanStep, StepMessage, StepStatus
+from tools.models import ExecutionStatus, ToolExecution
 from tools.ports import dispatcher
 from tools.runs import MAX_ATTEMPTS, TERMINAL, RunStatus
-from tools.units import Intervention, intervention
+from tools.units import Intervention, intervention, one_by_one
 from workspaces.models import User
 
 OUTCOME_TEXT = 4_000  # characters
@@ -113,6 +115,18 @@ def fork_plan(
     return new
 
 
+def written_from(*, plan_id: int, key: str) -> list[dict[str, Any]]:
+    """What step `key` of a plan and those behind it wrote, for somebody who lets them run again from scratch."""
+    first = PlanStep.objects.of(plan_id).filter(key=key).values_list("order", flat=True).first()
+    steps = dict(PlanStep.objects.of(plan_id).filter(order__gte=first or 0).values_list("pk", "key"))
+    rows = ToolExecution.objects.filter(owner_kind="step", owner_id__in=steps, effect__in=("write", "external"))
+    kept = rows.exclude(status=ExecutionStatus.BLOCKED).order_by("pk")
+    return [
+        {"step": steps[row.owner_id], "tool": row.tool_name, "arguments": row.arguments, "status": row.status}
+        for row in kept
+    ]
+
+
 def assess_step(
     *, plan_id: int, key: str, by: User, satisfaction: int | None, assessment: str = "", suggestion: str = ""
 ) -> PlanStep:
@@ -151,24 +165,28 @@ def assess_step(
 
 def fail_spent_plans() -> int:
     """Fail the plans whose attempts are used up and whose last owner is gone; how many (CAP-064)."""
-    failed = 0
-    for pk in list(ExecutionPlan.objects.spent().values_list("pk", flat=True)):
+
+    def fail(pk: int) -> bool:
         with intervention(ExecutionPlan, pk) as change:
-            if ExecutionPlan.objects.spent().filter(pk=pk).exists():
-                _end_unowned(change, to=RunStatus.FAILED, error=SPENT)
-                failed += 1
-    return failed
+            if not ExecutionPlan.objects.spent().filter(pk=pk).exists():
+                return False
+            _end_unowned(change, to=RunStatus.FAILED, error=SPENT)
+        return True
+
+    return len(one_by_one(ExecutionPlan.objects.spent().values_list("pk", flat=True), fail))
 
 
 def cancel_orphan_plans() -> int:
     """End the plans that somebody cancelled and that no live owner will end; how many."""
-    cancelled = 0
-    for pk in list(ExecutionPlan.objects.cancel_orphans().values_list("pk", flat=True)):
+
+    def cancel(pk: int) -> bool:
         with intervention(ExecutionPlan, pk) as change:
-            if ExecutionPlan.objects.cancel_orphans().filter(pk=pk).exists():
-                _end_unowned(change, to=RunStatus.CANCELLED)
-                cancelled += 1
-    return cancelled
+            if not ExecutionPlan.objects.cancel_orphans().filter(pk=pk).exists():
+                return False
+            _end_unowned(change, to=RunStatus.CANCELLED)
+        return True
+
+    return len(one_by_one(ExecutionPlan.objects.cancel_orphans().values_list("pk", flat=True), cancel))
 
 
 def wake_idle_plans() -> int:
@@ -176,12 +194,12 @@ def wake_idle_plans() -> int:
 
     A decision or an adapted step moves its plan in the same commit; this is the net under it.
     """
-    woken = 0
-    for pk in ExecutionPlan.objects.idle_with_work():
+
+    def wake(pk: int) -> bool:
         with intervention(ExecutionPlan, pk):
-            if pk in ExecutionPlan.objects.idle_with_work():
-                woken += wake_plan(pk)
-    return woken
+            return pk in ExecutionPlan.objects.idle_with_work() and wake_plan(pk)
+
+    return len(one_by_one(ExecutionPlan.objects.idle_with_work(), wake))
 
 
 def wake_plan(plan_id: int) -> bool:

@@ -30,7 +30,7 @@ from tools.ports import dispatcher
 from tools.queries import is_waiting
 from tools.runs import Claim, RunRef, RunStatus
 from tools.types import Envelope, ToolContext, idempotency_key
-from tools.units import Arrow, Intervention, Unit, in_unit, intervention, release_connection
+from tools.units import Arrow, Intervention, Unit, in_unit, intervention, one_by_one, release_connection
 from tools.values import clean_text, storable
 from workspaces.models import User, Workspace
 
@@ -80,7 +80,7 @@ def call_tool(
         remember: told the new call in the transaction that makes it, such as to keep an idempotency key with it.
 
     Returns:
-        The answer, or what the call waits for.
+        The answer, or what the call waits for; neither when it goes on in another process.
     """
     with transaction.atomic():
         call = ToolCallRun.objects.create(
@@ -99,7 +99,11 @@ def call_tool(
         if remember is not None:
             remember(call)
     assert claim is not None, "a new call is free"
-    return _Call(executor, call, RunRef.of(call, claim), clock, ports or {}).run(arguments)
+    try:
+        return _Call(executor, call, RunRef.of(call, claim), clock, ports or {}).run(arguments)
+    except LeaseLost:  # this process was away for too long; whoever has the call now answers for it
+        call.refresh_from_db(fields=("status", "error", "ended_at"))
+        return call_result(call)
 
 
 def run_call(
@@ -162,7 +166,7 @@ class _Call:
         checked = self.executor.check(asked, context)
         if checked.kind == "parked":
             return in_unit(self.ref, lambda unit: self._park(unit, checked, context))
-        if checked.kind not in ("read", "external"):
+        if checked.kind not in ("read", "external", "write", "handoff"):
             return in_unit(self.ref, lambda unit: self._inside(unit, checked, context))
         limit = checked.spec.timeout_s if checked.spec is not None else 0.0
         deadline_s = limit + settings.CAPSTAN_LEASE_SECONDS
@@ -170,6 +174,8 @@ class _Call:
             in_unit(self.ref, lambda unit: self._start(unit, checked, context))
         release_connection()
         with watching(self.ref, cancel=CancelToken(), deadline_s=deadline_s):
+            if checked.kind in ("write", "handoff"):
+                return in_unit(self.ref, lambda unit: self._inside(unit, checked, context))
             if checked.kind == "read":
                 (outcome,) = self.executor.run_reads([(checked, context)])
             else:
@@ -224,15 +230,17 @@ class _Call:
 
 def fail_spent_calls() -> int:
     """Fail the calls whose attempts are used up; how many (CAP-064)."""
-    failed = 0
-    for pk in ToolCallRun.objects.spent().values_list("pk", flat=True):
+
+    def fail(pk: int) -> bool:
         with intervention(ToolCallRun, pk):
-            if ToolCallRun.objects.spent().filter(pk=pk).exists():
-                ToolExecution.objects.lose_open("call", [pk])
-                failed += ToolCallRun.objects.move(
-                    pk, frm=(RunStatus.RUNNING,), to=RunStatus.FAILED, error="run.attempts_used_up"
-                )
-    return failed
+            if not ToolCallRun.objects.spent().filter(pk=pk).exists():
+                return False
+            ToolExecution.objects.lose_open("call", [pk])
+            return ToolCallRun.objects.move(
+                pk, frm=(RunStatus.RUNNING,), to=RunStatus.FAILED, error="run.attempts_used_up"
+            )
+
+    return len(one_by_one(ToolCallRun.objects.spent().values_list("pk", flat=True), fail))
 
 
 class CallOwner:

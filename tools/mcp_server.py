@@ -140,7 +140,12 @@ def _described(spec: ToolSpec) -> Tool:
 
 def _answer(done: CallResult) -> CallToolResult:
     if done.envelope is None:
-        assert done.approval is not None, "a call without an answer waits for a person"
+        if done.approval is None:
+            taken = {"status": done.call.status, "call_id": done.call.pk}
+            return CallToolResult(
+                content=[TextContent(text=f"The call goes on in another process. {as_text(taken)}")],
+                structured_content=taken,
+            )
         waits = {"status": "waiting_approval", "approval_id": done.approval.pk, "call_id": done.call.pk}
         return CallToolResult(
             content=[

@@ -8,12 +8,12 @@ other way in: whoever changes a run from outside locks stream and run first, in 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from django.db import OperationalError, connection, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 from psycopg import errors as pg
 
 from context.models import ScopeVersion
@@ -177,6 +177,26 @@ def refuse_inside_transaction() -> None:
     """
     if any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
         raise WaitingInsideTransaction
+
+
+def one_by_one(pks: Iterable[int], change: Callable[[int], bool]) -> list[int]:
+    """Change runs from outside, each in a transaction of its own; the keys of those that `change` says it changed.
+
+    One that cannot be changed is logged and left for the next time, so that it does not keep the others from it.
+
+    Raises:
+        OperationalError, InterfaceError: the database failed; nothing more would come of it now.
+    """
+    changed = []
+    for pk in list(pks):
+        try:
+            if change(pk):
+                changed.append(pk)
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception:
+            logger.exception("run %s could not be changed from outside", pk)
+    return changed
 
 
 def release_connection() -> None:
