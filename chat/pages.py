@@ -161,7 +161,7 @@ def tool_detail(request: HttpRequest, kind: str, owner_id: int, round_number: in
             "call": call,
             "label": label_of(call.tool_name),
             "arguments": pretty(call.arguments),
-            "result": pretty(call.result) if call.result is not None else "",
+            "result": pretty(value) if (value := call.value()) is not None else "",
         },
     )
 

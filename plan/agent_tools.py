@@ -10,7 +10,9 @@ from plan.models import ExecutionPlan, PlanStep, StepKind
 from plan.queries import visible_plan
 from plan.services import create_plan as hold_plan
 from plan.types import StepChange, StepSpec
+from tools.exposure import exposed
 from tools.registry import tool
+from tools.toolset import tools_of
 from tools.types import ToolContext
 
 
@@ -41,7 +43,7 @@ class PlanHandle(TypedDict):
     steps: int
 
 
-@tool(effect="write", permission="capstan_plan.add_executionplan", handoff=True, label="Make a plan")
+@tool(effect="write", permission="capstan_plan.add_executionplan", handoff=True, domain=False, label="Make a plan")
 def create_plan(context: ToolContext, goal: str, steps: list[PlanStepInput]) -> PlanHandle:
     """Hand work that takes several steps over to a durable plan; workers finish it in the background.
 
@@ -78,9 +80,15 @@ def create_plan(context: ToolContext, goal: str, steps: list[PlanStepInput]) -> 
         correlation_id=context.correlation_id,
         events=context.events,
         now=context.now,
-        known_tools=context.identity.allowed_tools,
+        known_tools=_usable(context),
     )
     return PlanHandle(plan_id=plan.pk, steps=len(steps))
+
+
+def _usable(context: ToolContext) -> frozenset[str]:
+    """What a step of this agent may call: its tool set may name tools by patterns, such as those of MCP servers."""
+    offered = exposed(tools_of(context.workspace), context.identity, mode="workflow")
+    return offered | context.identity.allowed_tools
 
 
 class PlanStepChange(TypedDict):
@@ -110,7 +118,7 @@ class PlanShape(TypedDict):
     steps: list[str]
 
 
-@tool(effect="write", permission="capstan_plan.adapt_executionplan", label="Change a plan")
+@tool(effect="write", permission="capstan_plan.adapt_executionplan", domain=False, label="Change a plan")
 def adapt_plan(context: ToolContext, changes: list[PlanStepChange], plan_id: int | None = None) -> PlanShape:
     """Insert, remove, update or reorder steps of a running plan that have not begun; all of the changes, or none.
 

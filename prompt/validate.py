@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from prompt.errors import InputInvalid, RecipeInvalid
@@ -55,7 +56,11 @@ def check_recipe(recipe: WorkflowTemplate, identity: AgentIdentity) -> None:
 
     Source: CAP-022, CAP-023.
     """
-    missing = sorted(set(recipe.required_tools) - identity.allowed_tools)
+    missing = sorted(
+        name
+        for name in set(recipe.required_tools)
+        if not any(fnmatchcase(name, allowed) for allowed in identity.allowed_tools)
+    )
     if missing:
         raise RecipeInvalid(recipe=recipe.name, version=recipe.version, identity=identity.name, missing=missing)
 

@@ -126,7 +126,7 @@ def run_inside(
         if must_rerun(exc):
             raise
         return _failure(started, spec, exc, late=ExecutionStatus.FAILED)
-    if not read_only:
+    if not read_only and spec.domain:
         unit.bump(context.workspace.pk)
     return _ended(started, succeeded(result), ExecutionStatus.SUCCEEDED)
 

@@ -180,6 +180,7 @@ def tool(
     label: str = "",
     summary: Callable[..., str] | str | None = None,
     handoff: bool = False,
+    domain: bool = True,
     registry: Registry | None = None,
 ) -> Callable[[F], F]:
     """Declare a plain typed function a tool; the function itself stays as it is.
@@ -196,6 +197,7 @@ def tool(
         label: what people read in place of the name.
         summary: a sentence about one call for its approver; a format string over the arguments, or a function of them.
         handoff: ends the turn when it succeeds.
+        domain: for a write: False when it writes no rows that a snapshot could show; snapshots then stay as they are.
         registry: another registry than the process's, as tests use.
 
     Source: CAP-030.
@@ -219,6 +221,7 @@ def tool(
                 "label": label,
                 "summary": summary,
                 "handoff": handoff,
+                "domain": domain,
             },
             local_names=local_names,
         )
@@ -253,6 +256,8 @@ def build_spec(declaration: Declaration) -> ToolSpec:
         raise refuse("only an external tool has a probe", "leave it out")
     if options["handoff"] and declaration.effect != "write":
         raise refuse("a handoff is a write", "effect='write'")
+    if not options["domain"] and declaration.effect != "write":
+        raise refuse("only a write says that it leaves the domain alone", "leave domain out")
     if options["destructive"] and (options["approval"] != "call" or declaration.effect == "read"):
         raise refuse("a destructive tool writes, and waits for a person at every call", "leave approval out")
     if options["approval"] not in ("never", "call", "turn", "conversation"):

@@ -137,6 +137,7 @@ class ToolSpec:
             answers the result, or None when it did not happen.
         summary: a sentence about one call, for the approver: a format string over the arguments, or a function.
         handoff: ends the turn when it succeeds (`create_plan`, CAP-044).
+        domain: it writes rows that snapshots show, so they are stale afterwards (CAP-038).
         granted: a person has approved this very tool for its workspace, so a pattern of a tool set may name it (MCP).
     """
 
@@ -156,4 +157,5 @@ class ToolSpec:
     label: str = ""
     summary: Callable[..., str] | str | None = None
     handoff: bool = False
+    domain: bool = True
     granted: bool = False
