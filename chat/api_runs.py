@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
@@ -13,6 +14,7 @@ from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from chat import idempotency as keys
 from chat.api import KEY, LIMIT, OFFSET
 from chat.errors import FieldInvalid
 from chat.http import ApiView, idempotent, page, user_of
@@ -76,7 +78,7 @@ class PlanCancel(ApiView):
     def post(self, request: Request, plan_id: int, *, idempotency: IdempotencyKey | None) -> Response:
         del idempotency  # cancelling twice is cancelling once
         user = user_of(request)
-        _own_plan(user, plan_id)
+        own_plan(user, plan_id)
         cancelled = steering.cancel_plan(plan_id=plan_id)
         code = status.HTTP_200_OK if cancelled.ended else status.HTTP_202_ACCEPTED
         return Response(plan_detail(visible_plan(user, plan_id)), status=code)
@@ -90,10 +92,14 @@ class PlanRetry(ApiView):
     )
     @idempotent
     def post(self, request: Request, plan_id: int, *, idempotency: IdempotencyKey | None) -> Response:
-        del idempotency
         user = user_of(request)
-        _own_plan(user, plan_id)
-        made = steering.retry_plan(plan_id=plan_id, by=user, now=timezone.now())
+        if idempotency is not None and idempotency.target:  # made before, and its answer got lost
+            made = visible_plan(user, int(idempotency.target))
+        else:
+            own_plan(user, plan_id)
+            with transaction.atomic():
+                made = steering.retry_plan(plan_id=plan_id, by=user, now=timezone.now())
+                keys.made(idempotency, made.pk)
         return Response(plan_detail(made), status=status.HTTP_202_ACCEPTED)
 
 
@@ -121,10 +127,10 @@ class ToolExecutionDetail(ApiView):
         found = _visible(user_of(request), ToolExecution.objects.all()).filter(pk=execution_id).first()
         if found is None:
             raise NotVisible(tool_execution=execution_id)
-        return Response(_execution_json(found))
+        return Response({**_execution_json(found), "result": found.value()})
 
 
-def _own_plan(user: User, plan_id: int) -> None:
+def own_plan(user: User, plan_id: int) -> None:
     """Only its owner steers a plan; to somebody who may merely see it, it cannot be steered."""
     if visible_plan(user, plan_id).owner_id != user.pk:
         raise NotVisible(plan=plan_id)

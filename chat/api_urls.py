@@ -3,7 +3,7 @@
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView
 
-from chat import api, api_approvals, api_runs, api_tools
+from chat import api, api_approvals, api_plans, api_runs, api_tools
 
 urlpatterns = [
     path("conversations/", api.Conversations.as_view(), name="api-conversations"),
@@ -17,6 +17,10 @@ urlpatterns = [
     path("plans/<int:plan_id>/", api_runs.PlanDetail.as_view(), name="api-plan"),
     path("plans/<int:plan_id>/cancel/", api_runs.PlanCancel.as_view(), name="api-plan-cancel"),
     path("plans/<int:plan_id>/retry/", api_runs.PlanRetry.as_view(), name="api-plan-retry"),
+    path("plans/<int:plan_id>/graph/", api_plans.PlanGraph.as_view(), name="api-plan-graph"),
+    path("plans/<int:plan_id>/adapt/", api_plans.PlanAdapt.as_view(), name="api-plan-adapt"),
+    path("plans/<int:plan_id>/fork/", api_plans.PlanFork.as_view(), name="api-plan-fork"),
+    path("plans/<int:plan_id>/steps/<str:key>/assess/", api_plans.StepAssess.as_view(), name="api-step-assess"),
     path("approvals/", api_approvals.Approvals.as_view(), name="api-approvals"),
     path("approvals/<int:approval_id>/", api_approvals.ApprovalDetail.as_view(), name="api-approval"),
     path("approvals/<int:approval_id>/decide/", api_approvals.ApprovalDecide.as_view(), name="api-approval-decide"),
