@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import transaction
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
@@ -11,6 +12,7 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from chat import idempotency as keys
 from chat.api import KEY
 from chat.api_runs import own_plan
 from chat.http import ApiView, idempotent, user_of
@@ -77,28 +79,31 @@ class PlanAdapt(ApiView):
     )
     @idempotent
     def post(self, request: Request, plan_id: int, *, idempotency: IdempotencyKey | None) -> Response:
-        del idempotency
+        user = user_of(request)
+        if idempotency is not None and idempotency.target:  # done before, and its answer got lost
+            return Response(plan_detail(visible_plan(user, plan_id)))
         body = AdaptInput(data=request.data)
         body.is_valid(raise_exception=True)
-        user = user_of(request)
         plan = visible_plan(user, plan_id)
         if plan.owner_id != user.pk and not may_adapt(plan, user):
             raise NotVisible(plan=plan_id)
-        adapt_plan(
-            plan_id=plan_id,
-            changes=[
-                StepChange(
-                    op=one["op"],
-                    key=one["key"],
-                    after=one["after"],
-                    fields={name: one[name] for name in FIELDS if name in one},
-                    keys=tuple(one["keys"]),
-                )
-                for one in body.validated_data["changes"]
-            ],
-            by=user,
-            known_tools=tools_of(plan.workspace).names(),
-        )
+        with transaction.atomic():
+            adapt_plan(
+                plan_id=plan_id,
+                changes=[
+                    StepChange(
+                        op=one["op"],
+                        key=one["key"],
+                        after=one["after"],
+                        fields={name: one[name] for name in FIELDS if name in one},
+                        keys=tuple(one["keys"]),
+                    )
+                    for one in body.validated_data["changes"]
+                ],
+                by=user,
+                known_tools=tools_of(plan.workspace).names(),
+            )
+            keys.made(idempotency, plan_id)
         return Response(plan_detail(visible_plan(user, plan_id)))
 
 
@@ -110,14 +115,22 @@ class PlanFork(ApiView):
     )
     @idempotent
     def post(self, request: Request, plan_id: int, *, idempotency: IdempotencyKey | None) -> Response:
-        del idempotency
         body = ForkInput(data=request.data)
         body.is_valid(raise_exception=True)
         user, wanted = user_of(request), body.validated_data
         own_plan(user, plan_id)
-        made = steering.fork_plan(
-            plan_id=plan_id, by=user, now=timezone.now(), from_key=wanted["step"], from_scratch=wanted["from_scratch"]
-        )
+        if idempotency is not None and idempotency.target:  # made before, and its answer got lost
+            made = visible_plan(user, int(idempotency.target))
+        else:
+            with transaction.atomic():
+                made = steering.fork_plan(
+                    plan_id=plan_id,
+                    by=user,
+                    now=timezone.now(),
+                    from_key=wanted["step"],
+                    from_scratch=wanted["from_scratch"],
+                )
+                keys.made(idempotency, made.pk)
         written = steering.written_from(plan_id=plan_id, key=wanted["step"]) if wanted["from_scratch"] else []
         return Response({**plan_detail(made), "written_before": written}, status=status.HTTP_202_ACCEPTED)
 

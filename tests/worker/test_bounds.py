@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 
 from plan.models import PlanStep
+from streaming.signals import channel_of
 from tests.support.plans import agents_on, data_step, hold_plan, llm_step, run_plan, statuses
 from tests.support.waiting import wait_until
 from tools.registry import Registry, tool
@@ -78,3 +79,34 @@ def test_no_more_steps_of_a_plan_run_at_once_than_the_limit_says():
         worker.join(30)
     assert set(statuses(plan).values()) == {"completed"}
     assert room.most == SIDE_BY_SIDE
+
+
+def test_readers_are_told_when_the_first_step_starts(redis):
+    gate = threading.Event()
+    held = Registry()
+
+    @tool(effect="read", registry=held)
+    def hold(context: ToolContext) -> bool:
+        """Come back when told to."""
+        return gate.wait(30)
+
+    plan = hold_plan(data_step("a", "hold"))
+    told = redis.pubsub(ignore_subscribe_messages=True)
+    told.subscribe(channel_of(plan.stream_id))
+    told.get_message(timeout=5)
+
+    def work() -> None:
+        try:
+            run_plan(plan, agents_on(None, hold))
+        finally:
+            connection.close()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        wait_until(lambda: told.get_message(timeout=0.1), what="a wake-up while the step runs")
+        assert statuses(plan) == {"a": "running"}
+    finally:
+        gate.set()
+        worker.join(30)
+        told.close()
