@@ -1,6 +1,6 @@
 """Durable plans beside a Celery chain and beside the bare statement, interleaved in one run.
 
-    python bench/plans.py [repeats] [plans] [steps]
+    python bench/plans.py [repeats] [plans] [steps] [peers]      peers: any of chain,ours,floor
 
     ours    the product's worker on PostgreSQL: policies, ledger, events, one commit a step
     chain   a Celery chain on Redis, prefork 2: not durable
@@ -222,6 +222,12 @@ def wait_for(names: Sequence[str], steps: int, *, limit_s: float, every: float =
     return False
 
 
+def resident_mb(pid: int) -> int:
+    """Resident memory of a process, MB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) // 1024
+
+
 def measure(make: Callable[[], Any], *, plans: int, steps: int, tag: str) -> dict[str, Any]:
     """One burst and twenty lone plans."""
     peer = make()
@@ -236,6 +242,7 @@ def measure(make: Callable[[], Any], *, plans: int, steps: int, tag: str) -> dic
         for name in warm:
             peer.enqueue(name, 20)
         assert wait_for(warm, 20, limit_s=60), f"{peer.name}: the workers did not start"
+        before = [resident_mb(process.pid) for process in processes]
         names = [f"burst-{tag}-{number}" for number in range(plans)]
         began = time.monotonic()
         for name in names:
@@ -259,7 +266,8 @@ def measure(make: Callable[[], Any], *, plans: int, steps: int, tag: str) -> dic
             "twice": twice,
             "idle_ms_p50": round(statistics.median(waits), 1),
             "idle_ms_max": round(waits[-1], 1),
-            "load1": os.getloadavg()[0],
+            "workers_mb": [before, [resident_mb(process.pid) for process in processes]],
+            "load1": round(os.getloadavg()[0], 1),
         }
     finally:
         for process in processes:
@@ -268,24 +276,23 @@ def measure(make: Callable[[], Any], *, plans: int, steps: int, tag: str) -> dic
 
 
 def main(arguments: Sequence[str]) -> None:
-    repeats, plans, steps = (int(value) for value in [*arguments, "3", "200", "20"][:3]) if arguments else (3, 200, 20)
+    defaults = ("3", "200", "20", "chain,ours,floor")
+    repeats, plans, steps, peers = (*arguments, *defaults[len(arguments) :])
     prepare()
     import redis
 
+    kinds = {"chain": Chain, "ours": Ours, "floor": Floor}
     results: dict[str, list[dict[str, Any]]] = {}
-    for repeat in range(repeats):
-        for kind in (Chain, Ours, Floor):
+    for repeat in range(int(repeats)):
+        for kind in peers.split(","):
             redis.Redis.from_url(redis_database(15)).flushdb()
             redis.Redis.from_url(redis_database(14)).flushdb()
-            one = measure(kind, plans=plans, steps=steps, tag=f"{kind.__name__}{repeat}")
+            one = measure(kinds[kind], plans=int(plans), steps=int(steps), tag=f"{kind}{repeat}")
             print(json.dumps(one), flush=True)
-            results.setdefault(kind.__name__, []).append(one)
+            results.setdefault(kind, []).append(one)
     medians = {kind: statistics.median(one["steps_per_s"] for one in rows) for kind, rows in results.items()}
-    print(json.dumps({
-        "medians": medians,
-        "ours / chain": round(medians["Ours"] / medians["Chain"], 2),
-        "ours / floor": round(medians["Ours"] / medians["Floor"], 2),
-    }))  # fmt: skip
+    ratios = {f"ours / {kind}": round(medians["ours"] / medians[kind], 2) for kind in medians if "ours" in medians}
+    print(json.dumps({"medians": medians, **ratios}))
 
 
 if __name__ == "__main__":
