@@ -1,4 +1,4 @@
-"""What the model port adds to the SDK's own time: `pytest tests/bench/bench_llm.py`.
+"""What the model port adds to the SDK's own time: `pytest tests/bench/bench_llm.py -o python_functions="bench_*"`.
 
 The provider is a transport in this process that answers from memory, so neither network nor a server is measured. Each
 figure of ours has its raw counterpart in the same run; the budgets are their differences: 150 µs a call, 20 µs a delta.

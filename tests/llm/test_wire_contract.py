@@ -43,8 +43,6 @@ KINDS = {
 DEVIATIONS = {
     # A 500 whose cause shows only in its wording; we match on no wording. Retryable either way.
     "openai_chat/error_500_llamacpp_parse": LLMOverloaded,
-    # JSON or HTML where a stream was asked for is no cut stream: nothing of a stream came at all. Retryable either way.
-    "openai_chat/stream_json_instead_of_sse": (StreamCut, MalformedResponse),
 }
 STOPS = {"truncated": {"max_tokens", "context_full"}, "refusal": {"refusal"}, "continue": {"pause"},
          "tool_calls": {"tool_use"}, "text": {"end_turn", "stop_sequence"}, "empty": {"end_turn"}}  # fmt: skip
