@@ -31,6 +31,7 @@ from streaming.live import LiveRound
 from tools.errors import LeaseLost
 from tools.heartbeat import owner_name, watching
 from tools.ports import dispatcher
+from tools.queries import seconds_used
 from tools.registry import label_of
 from tools.runs import ClockTimestamp, RunRef, RunStatus
 from tools.units import Arrow, Unit, in_unit, release_connection
@@ -38,6 +39,7 @@ from workspaces.errors import CapstanError
 
 logger = logging.getLogger(__name__)
 
+LEAST_S = 0.001  # of a turn whose time is over: it is asked for its final answer at once
 GRACE_S = 30.0  # beyond the turn's own limits, before the heartbeat gives it up
 MAX_WAIT_S = 600.0
 CONDENSING: Tier = "execution"
@@ -125,6 +127,8 @@ def _run(turn: Turn, run: RunRef, *, agents: Agents, sync_seconds: float | None)
         agent: Agent = agents(turn.identity, mode="conversation")
         live = _Live(run, board=agent.identity.blackboard)
         seconds = agent.identity.limits.turn_seconds
+        if run.fence > 1:  # what earlier owners took is gone
+            seconds = max(seconds - seconds_used("turn", turn.pk), LEAST_S)
         watched = watching(run, cancel=cancel, deadline_s=seconds + loop_settings().final_answer_s + GRACE_S)
         with watched, _handing_over(cancel, sync_seconds), live:
             question = turn.question.text if turn.question is not None else ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from django.db.models import Q, QuerySet
+from django.db.models import Max, Q, QuerySet, Sum
 
+from observability.models import AgentInteraction
 from tools.approvals import DECIDE
 from tools.models import OWNER_KINDS, Approval, ToolCallRun, ToolExecution
 from workspaces.errors import NotVisible
@@ -43,6 +44,19 @@ def pending_of(owner_kind: str, owner_id: int) -> list[Approval]:
 def is_waiting(owner_kind: str, owner_id: int) -> bool:
     """Whether a call of this turn, step or call still waits for a person."""
     return Approval.objects.of_owner(owner_kind, owner_id).pending().exists()
+
+
+def seconds_used(owner_kind: str, owner_id: int) -> float:
+    """How long the model calls and tools of a turn or step have taken so far, whoever ran them; waits do not count.
+
+    Reads of one round run side by side, so only the longest of them counts.
+    """
+    asked = AgentInteraction.objects.filter(owner_kind=owner_kind, owner_id=owner_id).aggregate(ms=Sum("latency_ms"))
+    calls = ToolExecution.objects.filter(owner_kind=owner_kind, owner_id=owner_id)
+    reads = calls.filter(effect="read").values("round").annotate(longest=Max("duration_ms"))
+    others = calls.exclude(effect="read").aggregate(ms=Sum("duration_ms"))
+    spent = (asked["ms"] or 0) + (others["ms"] or 0) + sum(row["longest"] for row in reads)
+    return float(spent) / 1000
 
 
 def executions_for(user: User) -> QuerySet[ToolExecution]:

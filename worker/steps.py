@@ -29,6 +29,7 @@ from prompt.types import AgentIdentity, Mode, Tier
 from prompt.validate import check_recipe, validate
 from tools import quick
 from tools.errors import LeaseLost
+from tools.queries import seconds_used
 from tools.runs import RunRef, RunStatus
 from tools.units import Arrow, Unit, in_unit, release_connection
 from worker.errors import SliceOver
@@ -44,6 +45,7 @@ FIRST_WAIT_S = 5.0
 LONGEST_WAIT_S = 300.0  # of our own back-off; a provider may ask for more
 LONGEST_ASKED_S = 86_400.0
 THINKING_TOKENS = 2_000  # of a planning step
+LEAST_S = 0.001  # of a step whose time is over: it is asked for its final answer at once
 OVERTIME_S = 60.0  # beyond a step's own limit: its forced final answer, and the unit
 
 
@@ -135,6 +137,8 @@ class StepRunner:
         if not resumed:
             self._brief(step, recipe)
         seconds = agent.identity.limits.step_seconds
+        if resumed:  # what earlier owners took is gone
+            seconds = max(seconds - seconds_used("step", step.pk), LEAST_S)
         self.extend(seconds + OVERTIME_S)
         transcript = StepTranscript(
             run=self.run_ref,

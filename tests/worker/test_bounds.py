@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 
 import pytest
 from django.db import connection
 
-from plan.models import PlanStep
+from llm.errors import RateLimitError
+from llm.testing import call
+from observability.models import AgentInteraction
+from plan.models import ExecutionPlan, PlanStep
 from streaming.signals import channel_of
 from tests.support.plans import agents_on, data_step, hold_plan, llm_step, run_plan, statuses
 from tests.support.waiting import wait_until
+from tools.models import ToolExecution
 from tools.registry import Registry, tool
+from tools.runs import ClockTimestamp
 from tools.types import ToolContext
 from worker.runner import LOOK_AGAIN_S, SIDE_BY_SIDE, Left
 
@@ -19,6 +25,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 registry = Registry()
 never = threading.Event()
+
+
+@tool(effect="read", registry=registry)
+def quick_read(context: ToolContext) -> bool:
+    """Look."""
+    return True
 
 
 @tool(effect="read", registry=registry)
@@ -110,3 +122,19 @@ def test_readers_are_told_when_the_first_step_starts(redis):
         gate.set()
         worker.join(30)
         told.close()
+
+
+def test_a_step_that_goes_on_has_only_the_time_that_is_left(scripted_llm):
+    llm = scripted_llm(call("quick_read"), RateLimitError(retry_after_s=60), "In the end.")
+    plan = hold_plan(llm_step("one"))
+    agents = agents_on(llm, quick_read)
+    assert run_plan(plan, agents) == Left.WAITING
+    AgentInteraction.objects.filter(round=1).update(latency_ms=9 * 60_000)
+    ToolExecution.objects.update(duration_ms=2 * 60_000)
+    past = ClockTimestamp() - timedelta(seconds=1)
+    ExecutionPlan.objects.update(not_before=past)
+    PlanStep.objects.update(not_before=past)
+    assert run_plan(plan, agents) == Left.ENDED
+    step = PlanStep.objects.get()
+    assert (step.status, step.stop_reason, step.llm_synthesis) == ("completed", "wall_clock", "In the end.")
+    assert llm.requests[-1].tool_choice == "none"
