@@ -107,7 +107,9 @@ def fork_plan(
     )
     rows = PlanStep.objects.bulk_create([_copy(step, new, first, from_scratch=from_scratch) for step in steps])
     if not from_scratch:
-        _copy_journals({row.copied_from_id: row for row in rows if row.status == StepStatus.PENDING})
+        kept = {row.key for row in rows if row.status != StepStatus.PENDING}
+        begun = [row for row in rows if row.status == StepStatus.PENDING and kept.issuperset(row.reads)]
+        _copy_journals({row.copied_from_id: row for row in begun})
     sink = services.Recorded()
     services.record_created(new, rows, events=sink)
     Stream.objects.append(new.stream_id, sink.events, correlation_id=new.correlation_id)
@@ -267,9 +269,19 @@ def _copy(step: PlanStep, plan: ExecutionPlan, first: int | None, *, from_scratc
 
 
 def _copy_journals(copies: dict[int | None, PlanStep]) -> None:
-    rows = list(StepMessage.objects.filter(step_id__in=[key for key in copies if key is not None]))
-    for row in rows:
-        row.step = copies[row.step_id]
-        row.pk = None
-        row._state.adding = True
-    StepMessage.objects.bulk_create(rows)
+    """The rounds of steps that run again on what they had read before; a last answer is asked for anew."""
+    journals: dict[int, list[StepMessage]] = {}
+    for row in StepMessage.objects.filter(step_id__in=[key for key in copies if key is not None]):
+        journals.setdefault(row.step_id, []).append(row)
+    kept: list[StepMessage] = []
+    for step_id, rows in journals.items():
+        rounds = [row for row in rows if row.role == "assistant"]
+        answered = rounds[-1].round if rounds and not rounds[-1].tool_calls else None
+        for row in rows:
+            if answered is not None and (row.round >= answered or (row.role == "note" and row.round == answered - 1)):
+                continue
+            row.step = copies[step_id]
+            row.pk = None
+            row._state.adding = True
+            kept.append(row)
+    StepMessage.objects.bulk_create(kept)

@@ -121,3 +121,17 @@ def test_people_assess_steps_that_have_ended():
     for wrong in ({"satisfaction": 6}, {"satisfaction": None}, {"satisfaction": 3, "assessment": "x" * 4_001}):
         with pytest.raises(OutcomeInvalid):
             steering.assess_step(plan_id=plan.pk, key="a", by=plan.owner, **wrong)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_fork_keeps_the_journal_of_its_first_step_and_asks_for_its_answer_anew(scripted_llm):
+    llm = scripted_llm("One.", call("count_workspaces"), "Two.", call("count_workspaces"), "Three.")
+    plan = hold_plan(llm_step("one"), llm_step("two"), llm_step("three"))
+    run_plan(plan, agents_on(llm, count_workspaces))
+    fork = steering.fork_plan(plan_id=plan.pk, by=plan.owner, now=timezone.now(), from_key="two")
+    copied = StepMessage.objects.filter(step__plan=fork).values_list("step__key", "round", "role")
+    assert list(copied) == [("two", 0, "user"), ("two", 1, "assistant"), ("two", 1, "tool")]
+    again = scripted_llm("Two, again.", "Three, again.")
+    run_plan(fork, agents_on(again, count_workspaces))
+    assert fork.status == "completed", fork.error
+    assert [message.role for message in again.requests[0].messages] == ["user", "assistant", "tool"]
