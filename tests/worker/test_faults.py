@@ -125,7 +125,7 @@ def test_a_step_that_kills_its_worker_is_given_up_and_harms_no_other(processes, 
 @pytest.mark.timeout(600)
 def test_a_killed_worker_repeats_no_write(processes, openai_loopback):
     """kill -9 at random moments of a plan that writes: each row is there exactly once."""
-    keys = [f"s{n}" for n in range(4)]
+    keys = [f"s{n}" for n in range(10)]
     owner = make_user(is_superuser=True)
     workspace = make_workspace(owner)
     repository = Repository.objects.create(workspace=workspace, label="shop")
@@ -143,7 +143,7 @@ def test_a_killed_worker_repeats_no_write(processes, openai_loopback):
     sweeping(processes, environment)
     moments = random.Random(11)
     send("plan", plan.pk)
-    for number in range(3):
+    for number in range(20):
         victim = processes.worker("plans,suspect", environment=environment, name=f"victim-{number}")
         asked = len(model.script.requests)
         wait_until(lambda seen=asked: len(model.script.requests) > seen or status_of(plan) == "completed", 60)
