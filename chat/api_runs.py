@@ -24,6 +24,7 @@ from observability.models import AgentInteraction
 from plan import steering
 from plan.queries import plan_detail, plan_summary, visible_plan, visible_plans
 from tools.models import ToolExecution
+from tools.queries import decided_runs
 from workspaces.errors import NotVisible
 from workspaces.models import Membership, User
 from workspaces.permissions import VIEW_ALL, workspaces_where
@@ -139,7 +140,8 @@ def own_plan(user: User, plan_id: int) -> None:
 def _visible(user: User, rows: QuerySet[Any]) -> QuerySet[Any]:
     mine = list(Membership.objects.filter(user=user, user__is_active=True).values_list("workspace_id", flat=True))
     everything = workspaces_where(user, VIEW_ALL)
-    return rows.filter(Q(workspace__in=mine, user=user) | Q(workspace__in=everything)).order_by("-pk")
+    own = Q(workspace__in=mine, user=user)
+    return rows.filter(own | Q(workspace__in=everything) | decided_runs(user)).order_by("-pk")
 
 
 def _traced(request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:

@@ -12,6 +12,7 @@ from django.db.models import Q, QuerySet
 
 from chat.models import Conversation, Message, Turn
 from plan.models import ExecutionPlan, PlanStep
+from tools.queries import may_decide_about
 from workspaces.errors import NotVisible
 from workspaces.models import Membership, User, Workspace
 from workspaces.permissions import VIEW_ALL, may
@@ -23,13 +24,17 @@ def conversations_of(user: User) -> QuerySet[Conversation]:
 
 
 def conversation_for(user: User, conversation_id: UUID) -> Conversation:
-    """One conversation that the user may see: his own, or any of a workspace where he holds `view_all`.
+    """One conversation that the user may see: his own, one of whose calls he decides, or any where he may view all.
 
     Raises:
         NotVisible: there is none, or it is somebody else's.
     """
     found = Conversation.objects.visible_to(user).select_related("workspace", "user").filter(pk=conversation_id).first()
-    if found is None or (found.user_id != user.pk and not may(user, VIEW_ALL, workspace=found.workspace_id)):
+    if found is None or not (
+        found.user_id == user.pk
+        or may(user, VIEW_ALL, workspace=found.workspace_id)
+        or may_decide_about(user, found.workspace_id, owner_kind="turn", conversation_id=found.pk)
+    ):
         raise NotVisible(conversation=str(conversation_id))
     return found
 
@@ -53,7 +58,11 @@ def turn_for(user: User, turn_id: int) -> Turn:
         NotVisible: there is none, or it is somebody else's.
     """
     found = Turn.objects.visible_to(user).select_related("conversation").filter(pk=turn_id).first()
-    if found is None or (found.user_id != user.pk and not may(user, VIEW_ALL, workspace=found.workspace_id)):
+    if found is None or not (
+        found.user_id == user.pk
+        or may(user, VIEW_ALL, workspace=found.workspace_id)
+        or may_decide_about(user, found.workspace_id, owner_kind="turn", owner_id=turn_id)
+    ):
         raise NotVisible(turn=turn_id)
     return found
 

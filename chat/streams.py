@@ -1,4 +1,4 @@
-"""Who may read a stream: the owner of the conversation or plan, and who may see all of its workspace (design § 8)."""
+"""Who may read a stream: its owner, who decides about its calls, and who may see all of its workspace (design § 8)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from chat.models import Conversation
 from plan.models import ExecutionPlan, PlanStep
 from streaming.errors import NoSuchStream, NotSignedIn
 from streaming.types import Grant, StreamRequest
+from tools.queries import may_decide_about
 from workspaces.models import Membership, User
 from workspaces.permissions import VIEW_ALL, may
 
@@ -48,14 +49,20 @@ def _user_of(request: StreamRequest) -> User:
 
 def _conversation(user: User, key: UUID) -> Grant:
     conversation = Conversation.objects.filter(pk=key).first()
-    if conversation is None or not sees(user, owner_id=conversation.user_id, workspace_id=conversation.workspace_id):
+    if conversation is None or not (
+        sees(user, owner_id=conversation.user_id, workspace_id=conversation.workspace_id)
+        or may_decide_about(user, conversation.workspace_id, owner_kind="turn", conversation_id=key)
+    ):
         raise NoSuchStream
     return Grant(stream_id=conversation.stream_id)
 
 
 def _plan(user: User, key: int) -> Grant:
     plan = ExecutionPlan.objects.filter(pk=key).first()
-    if plan is None or not sees(user, owner_id=plan.owner_id, workspace_id=plan.workspace_id):
+    if plan is None or not (
+        sees(user, owner_id=plan.owner_id, workspace_id=plan.workspace_id)
+        or may_decide_about(user, plan.workspace_id, plan_id=key)
+    ):
         raise NoSuchStream
     steps = PlanStep.objects.filter(plan=plan).values_list("pk", flat=True)
     return Grant(

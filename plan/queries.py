@@ -7,17 +7,20 @@ from typing import Any
 from django.db.models import Q
 
 from plan.models import ExecutionPlan, ExecutionPlanQuerySet, PlanStep
+from tools.queries import decides_about
 from workspaces.errors import NotVisible
 from workspaces.models import User
 from workspaces.permissions import VIEW_ALL, workspaces_where
 
 
 def visible_plans(user: User) -> ExecutionPlanQuerySet:
-    """The plans of `user`, and all those of workspaces where he holds `view_all`; newest first."""
+    """The plans of `user`, those whose calls he decides, and all of workspaces where he may view all; newest first."""
     if not user.is_active:
         return ExecutionPlan.objects.none()
     everything = workspaces_where(user, VIEW_ALL)
-    return ExecutionPlan.objects.visible_to(user).filter(Q(owner=user) | Q(workspace__in=everything)).order_by("-pk")
+    decided = decides_about(user).exclude(plan_id=None).values("plan_id")
+    mine = Q(owner=user) | Q(workspace__in=everything) | Q(pk__in=decided)
+    return ExecutionPlan.objects.visible_to(user).filter(mine).order_by("-pk")
 
 
 def visible_plan(user: User, plan_id: int) -> ExecutionPlan:

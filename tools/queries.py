@@ -9,7 +9,7 @@ from tools.approvals import DECIDE
 from tools.models import OWNER_KINDS, Approval, ToolCallRun, ToolExecution
 from workspaces.errors import NotVisible
 from workspaces.models import User
-from workspaces.permissions import VIEW_ALL, workspaces_where
+from workspaces.permissions import VIEW_ALL, may, workspaces_where
 
 
 def approvals_for(user: User, *, status: str | None = None) -> QuerySet[Approval]:
@@ -62,14 +62,32 @@ def seconds_used(owner_kind: str, owner_id: int) -> float:
 def executions_for(user: User) -> QuerySet[ToolExecution]:
     """The ledger rows a user may see: his own, those of runs he decides about, and all where he may view all."""
     rows = ToolExecution.objects.visible_to(user)
-    decides = workspaces_where(user, DECIDE)
-    decided = Q(workspace__in=decides) & _asked_about(decides) if decides else Q(pk__in=())
-    return rows.filter(Q(user=user) | Q(workspace__in=workspaces_where(user, VIEW_ALL)) | decided)
+    return rows.filter(Q(user=user) | Q(workspace__in=workspaces_where(user, VIEW_ALL)) | decided_runs(user))
+
+
+def decides_about(user: User) -> QuerySet[Approval]:
+    """What people were or are asked, where `user` decides: he sees the runs of it (design § 8)."""
+    return Approval.objects.filter(workspace__in=workspaces_where(user, DECIDE))
+
+
+def may_decide_about(user: User, workspace_id: int, **run: object) -> bool:
+    """Whether `user` decides in this workspace, and a call of this run was or is up for a decision.
+
+    Args:
+        run: columns of the approval that name the run, such as `plan_id` or `owner_kind` and `owner_id`.
+    """
+    return may(user, DECIDE, workspace=workspace_id) and Approval.objects.filter(workspace=workspace_id, **run).exists()
+
+
+def decided_runs(user: User) -> Q:
+    """For rows with an owner and a plan: those of runs that `user` decides about."""
+    workspaces = workspaces_where(user, DECIDE)
+    return Q(workspace__in=workspaces) & _asked_about(workspaces) if workspaces else Q(pk__in=())
 
 
 def _asked_about(workspaces: list[int]) -> Q:
     asked = Approval.objects.filter(workspace__in=workspaces)
-    found = Q()
+    found = Q(plan_id__in=asked.exclude(plan_id=None).values("plan_id"))
     for kind in OWNER_KINDS:
         found |= Q(owner_kind=kind, owner_id__in=asked.filter(owner_kind=kind).values("owner_id"))
     return found
