@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from django.contrib.auth.models import Permission
 from django.utils import timezone
@@ -11,9 +13,9 @@ from plan import steering
 from plan.models import ExecutionPlan, PlanStep
 from tests.support.plans import agents_on, data_step, hold_plan, llm_step, run_plan, statuses
 from tests.support.runs import make_user
+from tools import services
 from tools.models import Approval
 from tools.registry import Registry, tool
-from tools.services import decide
 from tools.types import ToolContext
 from worker.runner import Left
 from workspaces.models import Membership, User, Workspace
@@ -31,11 +33,7 @@ def found_workspace(context: ToolContext, slug: str) -> dict[str, str]:
     return {"slug": slug}
 
 
-@pytest.fixture(autouse=True)
-def _tools(monkeypatch):
-    """The decision reads the tool's own permission from the process's tools; here these are the test's."""
-    known = Registry([found_workspace])
-    monkeypatch.setattr("tools.services.tools_of", lambda _workspace: known)
+decide = partial(services.decide, tools=registry)  # the tools of this file, in place of the process's
 
 
 def allowed(user: User) -> User:
