@@ -12,9 +12,11 @@ from django.db import Error as DatabaseFailure
 from django.db.models import F
 
 from events.types import EventName
+from factory.executors import in_workspace
 from llm.errors import LLMCancelled, LLMError, RateLimitError
 from llm.ports import CancelToken
 from llm.types import ToolCall
+from loop.live import LiveRun
 from loop.ports import StoredCall, Transcript
 from loop.rounds import CallRound
 from plan import hot, services
@@ -29,11 +31,11 @@ from prompt.types import AgentIdentity, Mode, Tier
 from prompt.validate import check_recipe, validate
 from tools import quick
 from tools.errors import LeaseLost
+from tools.executor import ToolExecutor
 from tools.queries import seconds_used
 from tools.runs import RunRef, RunStatus
 from tools.units import Arrow, Unit, in_unit, release_connection
 from worker.errors import SliceOver
-from worker.live import LiveStep
 from worker.transcript import DataStep, StepTranscript
 from worker.wakes import wake_soon
 from workspaces.errors import CapstanError
@@ -75,6 +77,7 @@ class StepRunner:
     leaving: Callable[[], bool]
     slots: Callable[[], int]
     _made: dict[Tier, Any] = field(default_factory=dict)
+    _tools: ToolExecutor | None = None
     _seen: dict[int, quick.MayRead] = field(default_factory=dict)  # by step, until it begins a moment later
     _left: dict[str, Any] = field(default_factory=dict)  # what data steps left here, by key
 
@@ -148,7 +151,7 @@ class StepRunner:
             leaving=self.leaving,
             slots=self.slots,
         )
-        live = LiveStep(self.plan.stream_id, run=f"step:{step.pk}", fence=self.run_ref.fence, resumed=resumed)
+        live = LiveRun(self.plan.stream_id, run=f"step:{step.pk}", fence=self.run_ref.fence, resumed=resumed)
         release_connection()
         try:
             agent.run_step(
@@ -175,7 +178,7 @@ class StepRunner:
         rows = DataStep(run=self.run_ref, plan=self.plan, step=step, identity=agent.identity, slots=self.slots)
         call = ToolCall(id=f"step_{step.pk}", name=step.tool_name, arguments=self._arguments(step))
         journal = cast("Transcript", rows)  # of which a round without a reply asks only what `DataStep` has
-        rounds = CallRound(journal, agent.executor, agent.identity.limits, 1, (), None)
+        rounds = CallRound(journal, self._executor(agent), agent.identity.limits, 1, (), None)
         rounds.run([StoredCall(call=call, position=1, envelope=None)], reply=None)
         if rows.settled is None:
             raise RuntimeError("the call ended without a result or a park")
@@ -191,7 +194,7 @@ class StepRunner:
         context = rows.tool_context(round=1, position=1)
         call = ToolCall(id=f"step_{step.pk}", name=step.tool_name, arguments=self._arguments(step))
         seen = self._seen.pop(step.pk, None)
-        checked = quick.check_read(agent.executor, call, context, may_read=seen)
+        checked = quick.check_read(self._executor(agent), call, context, may_read=seen)
         if checked is None:
             return None
         outcome = quick.run_read(checked, context)
@@ -234,6 +237,12 @@ class StepRunner:
         """Whether the plan has limits of its own, which only settling looks at."""
         plan = self.plan
         return plan.deadline is not None or plan.budget_usd is not None or plan.budget_tokens is not None
+
+    def _executor(self, agent: Any) -> ToolExecutor:
+        """The agent's tools, those of the workspace's MCP servers among them."""
+        if self._tools is None:
+            self._tools = in_workspace(agent.executor, self.plan.workspace_id)
+        return self._tools
 
     def _agent(self, tier: Tier) -> Any:
         if tier not in self._made:
