@@ -14,18 +14,18 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
-import django  # noqa: E402
+import django
 
 django.setup()
 
-from plan_step import do_step  # noqa: E402
+from plan_step import do_step
 
-from config.celery import app  # noqa: E402
-from factory.agents import PlannerAgent, create_agent  # noqa: E402
-from tools.executor import ToolExecutor  # noqa: E402
-from tools.registry import Registry, tool  # noqa: E402
-from tools.types import ToolContext  # noqa: E402
-from worker import tasks  # noqa: E402
+from config.celery import app
+from factory.agents import PlannerAgent, create_agent
+from tools.executor import ToolExecutor
+from tools.registry import Registry, tool
+from tools.types import ToolContext
+from worker import tasks
 
 _registry = Registry()
 

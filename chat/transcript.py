@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -13,39 +11,30 @@ from django.utils import timezone
 
 from blackboard.extract import extract
 from blackboard.types import Extract
+from chat.ending import end_turn
 from chat.errors import QuestionTooLarge
 from chat.hot import store_read_round
-from chat.models import Conversation, HistorySummary, Message, Turn
-from chat.queries import branch_of, ended_plans, messages_of
-from chat.services import ended_payload
+from chat.models import HistorySummary, Message, Turn
+from chat.past import context_beside, grouped, journal_of, says_summary, store_summary, window_now
+from chat.queries import branch_of, messages_of
 from events.models import EventRecord
 from events.types import EventName
-from llm.errors import LLMCancelled, LLMError
+from llm.errors import LLMCancelled
 from llm.ports import BaseLLM, CancelToken
 from llm.types import LLMMessage, LLMResponse
-from loop.condense import condense
-from loop.history import PastTurn, Window, build_history, estimate_tokens, kept_turns
-from loop.model_call import ModelCaller, keep_paid
+from loop.history import PastTurn, build_history, estimate_tokens, kept_turns
+from loop.model_call import ModelCaller
 from loop.ports import Journal, ReadResult, StoredCall
-from loop.settings import loop_settings
-from observability.models import AgentInteraction
-from observability.queries import usage_of
 from observability.services import record_interaction
 from observability.types import CallOwner, Interaction
-from prompt.builder import CLOSING, OPENING, canonical_json
 from prompt.types import AgentIdentity
 from streaming.signals import wake
-from tools.models import ToolExecution
 from tools.ports import dispatcher
 from tools.queries import is_waiting
 from tools.runs import RunRef, RunStatus
-from tools.services import withdraw_approvals
 from tools.types import Envelope, ToolContext, idempotency_key
 from tools.units import Arrow, Unit, in_unit, unit
 
-logger = logging.getLogger(__name__)
-
-CUT_OFF = "(cut off here by the user)"
 FULL_SNAPSHOT = '"snapshot":'
 
 
@@ -85,8 +74,6 @@ class ChatTranscript:
             conversation_id=turn.conversation_id,
         )
 
-    # -- layer 4
-
     def has_dynamic(self) -> bool:
         """Whether layer 4 was stored: a turn that goes on after a crash replays it byte for byte."""
         return self.turn.snapshot_version is not None
@@ -94,7 +81,7 @@ class ChatTranscript:
     def set_dynamic(self, text: str, snapshot_version: int) -> None:
         """Store layer 4 with the user message, once."""
 
-        is_summary = _is_summary(text)
+        is_summary = says_summary(text)
         if is_summary is None:  # the snapshot is not repeated: it is what an earlier message of the window says
             is_summary = (
                 Turn.objects.filter(conversation_id=self.turn.conversation_id, snapshot_version=snapshot_version)
@@ -116,24 +103,13 @@ class ChatTranscript:
 
     def last_snapshot_version(self) -> int | None:
         """The version of the newest whole snapshot that goes along in the window; None when none does."""
-        kept = kept_turns([*self._past(), self._own()], window=_window())
+        kept = kept_turns([*self._past(), self._own()], window=window_now())
         whole = Turn.objects.filter(pk__in=kept[:-1], dynamic__contains=FULL_SNAPSHOT).order_by("-pk")
         return whole.values_list("snapshot_version", flat=True).first()
 
     def extra_context(self) -> dict[str, Any]:
         """The board, and the conversation's plans that ended since the turn before began (pattern 4)."""
-        told: dict[str, Any] = {}
-        board = Conversation.objects.filter(pk=self.turn.conversation_id).values_list("board", flat=True).first()
-        if board and self.identity.blackboard:
-            told["board"] = board
-        if self.turn.after_id is not None:
-            since = Turn.objects.filter(pk=self.turn.after_id).values_list("created_at", flat=True).get()
-            ended = ended_plans(self.turn.conversation_id, since=since)
-            if ended:
-                told["plans_ended"] = ended
-        return told
-
-    # -- the window
+        return context_beside(self.turn, board=self.identity.blackboard)
 
     def condense(self, *, llm: BaseLLM, tier: str, cancel: CancelToken) -> bool:
         """Store a summary of the turns that no longer fit; whether one was made.
@@ -145,7 +121,7 @@ class ChatTranscript:
             QuestionTooLarge: the question alone does not fit.
             LLMCancelled: somebody cancelled meanwhile.
         """
-        own, window = self._own(), _window()
+        own, window = self._own(), window_now()
         size = sum(estimate_tokens(message) for message in own.messages)
         if size > window.tokens:
             raise QuestionTooLarge(tokens=size, limit=window.tokens)
@@ -157,60 +133,19 @@ class ChatTranscript:
         kept = set(kept_turns([*past, own], window=half))
         gone = [turn for turn in past if turn.key not in kept]
         caller = ModelCaller(llm=llm, owner=self.owner, tier=tier, cancel=cancel)
-        try:
-            text, facts = condense(
-                gone,
-                caller=caller,
-                earlier=self._summary,
-                budget_tokens=window.tokens,
-                deadline_s=loop_settings().final_answer_s,
-            )
-        except LLMCancelled:
-            raise
-        except LLMError as exc:
-            logger.warning("turn %s goes on without a summary of its older turns: %s", self.turn.pk, exc)
-            return False
-
-        def body(unit: Unit) -> None:
-            record_interaction(facts)
-            HistorySummary.objects.get_or_create(
-                turn_id=gone[-1].key, defaults={"text": text, "turns": len(gone), "model": facts.model}
-            )
-
-        with keep_paid(facts):
-            in_unit(self.run, body)
-        self._earlier = None
-        return True
-
-    # -- what the loop reads
+        made = store_summary(self.run, gone, earlier=self._summary, caller=caller, budget_tokens=window.tokens)
+        if made:
+            self._earlier = None
+        return made
 
     def journal(self) -> Journal:
         """Where the turn stands, read afresh."""
-        rows = list(Message.objects.filter(turn_id=self.turn.pk, round__gt=0).order_by("round", "position"))
-        replies = [row for row in rows if row.role == "assistant" and not row.partial]
-        if not replies:
-            return Journal()
-        last = replies[-1]
-        results = {row.position: row for row in rows if row.role == "tool" and row.round == last.round}
-        stored = tuple(
-            StoredCall(call=call, position=position, envelope=_envelope(results.get(position)))
-            for position, call in enumerate(last.tool_calls, start=1)
-        )
-        used = usage_of(AgentInteraction.objects.filter(owner_kind="turn", owner_id=self.turn.pk))
-        return Journal(
-            rounds=last.round,
-            open_calls=stored if any(one.envelope is None for one in stored) else (),
-            calls=tuple(
-                (call["name"], canonical_json(call["arguments"])) for row in replies for call in row.tool_calls
-            ),
-            tokens=used.tokens,
-            cost_usd=used.cost_usd,
-        )
+        return journal_of(self.turn.pk)
 
     def messages(self) -> Sequence[LLMMessage]:
         """The history to send: windowed, repaired, the newest user message with its dynamic layer."""
         past = self._past()
-        return build_history([*past, self._own()], window=_window(), model=self.model, summary=self._summary)
+        return build_history([*past, self._own()], window=window_now(), model=self.model, summary=self._summary)
 
     def tool_context(self, *, round: int, position: int) -> ToolContext:  # noqa: A002  # a round is a round
         """Who calls: the signed-in user of the turn, whatever the model says (CAP-036)."""
@@ -232,8 +167,6 @@ class ChatTranscript:
             stream_id=turn.stream_id,
             snapshot_is_summary=turn.snapshot_is_summary,
         )
-
-    # -- what the loop writes
 
     def unit(self) -> AbstractContextManager[Unit]:
         """The turn's next unit."""
@@ -396,8 +329,6 @@ class ChatTranscript:
 
         unit.close_with(closing)
 
-    # -- inside
-
     def _visible(self, text: str) -> str:
         """What people see of a model's text; the board in it is kept for the turn's end (CAP-071, CAP-072)."""
         if not self.identity.blackboard:
@@ -457,99 +388,11 @@ class ChatTranscript:
             if made is not None:
                 self._summary = made.text
                 turns = [turn for turn in turns if turn.pk > made.turn_id]
-            self._earlier = _grouped(turns, messages_of(turns))
+            self._earlier = grouped(turns, messages_of(turns))
         return self._earlier
 
     def _own(self) -> PastTurn:
         """The turn's own messages: read once, and again whenever a round was stored in a unit."""
         if self._sent is None:
-            self._sent = _grouped([self.turn], messages_of([self.turn]))[0].messages
+            self._sent = grouped([self.turn], messages_of([self.turn]))[0].messages
         return PastTurn(key=self.turn.pk, messages=self._sent)
-
-
-def _grouped(turns: Sequence[Turn], rows: Sequence[Message]) -> list[PastTurn]:
-    """The rows as turns; a new try's question is counted to the try."""
-    grouped: list[PastTurn] = []
-    rest = list(rows)
-    for turn in turns:
-        own = [row for row in rest if row.turn_id == turn.pk or row.pk == turn.question_id]
-        grouped.append(PastTurn(key=turn.pk, messages=tuple(_as_sent(row, turn) for row in own)))
-    return grouped
-
-
-def _as_sent(row: Message, turn: Turn) -> LLMMessage:
-    """A row as the model gets it: layer 4 behind the question, a mark behind what was cut off."""
-    message = row.as_message()
-    behind = turn.dynamic if row.pk == turn.question_id else CUT_OFF if row.partial else ""
-    return replace(message, content=f"{message.content}\n\n{behind}") if behind else message
-
-
-def _is_summary(dynamic: str) -> bool | None:
-    """Whether layer 4 holds a summary in place of the whole snapshot; None when it holds neither."""
-    inner = dynamic.removeprefix(OPENING).removesuffix(CLOSING).strip()
-    snapshot = json.loads(inner).get("snapshot") if inner else None
-    return None if snapshot is None else snapshot.get("summary", {}).get("reason") == "over_budget"
-
-
-def _window() -> Window:
-    own = loop_settings()
-    return Window(turns=own.window_turns, tokens=own.window_tokens, result_chars=own.result_chars)
-
-
-def _envelope(row: Message | None) -> Envelope | None:
-    if row is None:
-        return None
-    return Envelope(success=not row.is_error, result=row.text, error=row.text if row.is_error else None)
-
-
-def end_turn(
-    unit: Unit,
-    turn: Turn,
-    *,
-    to: RunStatus,
-    text: str = "",
-    stop_reason: str = "",
-    notice: str = "",
-    error: str = "",
-    plan_id: int | None = None,
-    model_used: str = "",
-    board: Extract | None = None,
-) -> None:
-    """End the turn when the unit closes; a cancel that came first turns a completion into a cancelled turn."""
-
-    def closing() -> Arrow:
-        arrow = to
-        asked = Turn.objects.filter(pk=turn.pk, cancel_requested_at__isnull=False).exists()
-        if asked and to == RunStatus.COMPLETED:
-            if plan_id is not None:
-                raise LLMCancelled(reason="cancel")
-            arrow = RunStatus.CANCELLED
-        reason = "cancelled" if arrow == RunStatus.CANCELLED else stop_reason
-        changed: dict[str, object] = {"updated_at": timezone.now()}
-        if board is not None:
-            if board.board is not None:
-                changed["board"] = board.board
-            unit.record(
-                EventName.BLACKBOARD,
-                run=f"turn:{turn.pk}",
-                turn_id=turn.pk,
-                status="retain" if board.board is None else "set",
-                board=board.board,
-            )
-        Conversation.objects.filter(pk=turn.conversation_id).update(**changed)
-        withdraw_approvals(owner_kind="turn", owner_ids=[turn.pk], now=timezone.now())
-        ToolExecution.objects.lose_open("turn", [turn.pk])
-        unit.record(
-            EventName.TURN_ENDED,
-            **ended_payload(turn, to=arrow, stop_reason=reason, notice=notice, plan_id=plan_id),
-        )
-        columns: dict[str, object] = {"stop_reason": reason, "notice": notice, "error": error[:2_000]}
-        if text:
-            columns["answer"] = text
-        if model_used:
-            columns["model_used"] = model_used
-        if plan_id is not None:
-            columns["plan_id"] = plan_id
-        return Arrow(arrow, columns)
-
-    unit.close_with(closing)
