@@ -184,7 +184,6 @@ def in_memory(rounds: int) -> Callable[[], None]:
             system=(),
             limits=limits,
             tier="execution",
-            clock=timezone.now,
             deadline=time.monotonic() + 600,
         )
         assert (outcome.text, len(transcript.said)) == ("done", 2 * rounds + 2)

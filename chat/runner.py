@@ -5,21 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from django.db import InterfaceError, OperationalError
 from django.db.models import F, Max
 
-from blackboard.extract import VisibleText, extract
+from blackboard.extract import extract
+from chat.ending import end_turn
 from chat.models import Message, Turn
 from chat.settings import chat_settings
-from chat.transcript import ChatTranscript, end_turn
+from chat.transcript import ChatTranscript
 from events.types import EventName
 from llm.errors import LLMCancelled, LLMError, RateLimitError
 from llm.ports import BaseLLM, CancelToken
-from llm.types import End, LLMResponse, ModelEvent, RateLimited, TextDelta, Withdrawn
+from llm.types import LLMResponse, ModelEvent, TextDelta
+from loop.live import LiveRun
 from loop.ports import LoopOutcome
 from loop.settings import loop_settings
 from observability.correlation import correlated
@@ -27,12 +29,10 @@ from observability.crashpoints import crash_point
 from prompt.models import WorkflowTemplate
 from prompt.types import AgentIdentity, Tier
 from prompt.validate import check_recipe, validate
-from streaming.live import LiveRound
 from tools.errors import LeaseLost
 from tools.heartbeat import owner_name, watching
 from tools.ports import dispatcher
 from tools.queries import seconds_used
-from tools.registry import label_of
 from tools.runs import ClockTimestamp, RunRef, RunStatus
 from tools.units import Arrow, Unit, in_unit, release_connection
 from workspaces.errors import CapstanError
@@ -125,12 +125,20 @@ def _run(turn: Turn, run: RunRef, *, agents: Agents, sync_seconds: float | None)
     cancel = CancelToken()
     try:
         agent: Agent = agents(turn.identity, mode="conversation")
-        live = _Live(run, board=agent.identity.blackboard)
+        live = LiveRun(
+            run.stream_id, f"turn:{run.pk}", fence=run.fence, resumed=run.fence > 1, board=agent.identity.blackboard
+        )
+
+        def heard(number: int, event: ModelEvent) -> None:
+            live(number, event)
+            if isinstance(event, TextDelta):
+                crash_point("turn.streaming")
+
         seconds = agent.identity.limits.turn_seconds
         if run.fence > 1:  # what earlier owners took is gone
             seconds = max(seconds - seconds_used("turn", turn.pk), LEAST_S)
         watched = watching(run, cancel=cancel, deadline_s=seconds + loop_settings().final_answer_s + GRACE_S)
-        with watched, _handing_over(cancel, sync_seconds), live:
+        with watched, _handing_over(cancel, sync_seconds), closing(live):
             question = turn.question.text if turn.question is not None else ""
             recipe = _recipe(turn, agent.identity, question)
             transcript = ChatTranscript(run=run, turn=turn, identity=agent.identity, model=agent.llm.model_id)
@@ -142,7 +150,7 @@ def _run(turn: Turn, run: RunRef, *, agents: Agents, sync_seconds: float | None)
                 question,
                 transcript=transcript,
                 cancel=cancel,
-                on_event=live.heard,
+                on_event=heard,
                 deadline_s=seconds,
                 recipe=recipe,
             )
@@ -295,43 +303,3 @@ def _end(
         end_turn(unit, turn, to=to, text=text, stop_reason=stop_reason[:32], notice=notice, error=error)
 
     in_unit(run, body)
-
-
-class _Live:
-    """The turn's open round on the stream: text as it comes, withdrawn when a try begins anew."""
-
-    def __init__(self, run: RunRef, *, board: bool) -> None:
-        self._run = run
-        self._board = board
-        self._open: LiveRound | None = None
-        self._visible = VisibleText()
-
-    def __enter__(self) -> _Live:
-        return self
-
-    def __exit__(self, *_failure: object) -> None:
-        if self._open is not None:
-            self._open.close()
-
-    def heard(self, number: int, event: ModelEvent) -> None:
-        """Pass on what a reader can see."""
-        if self._open is None or self._open.round != number:
-            if self._open is not None:
-                self._open.close()  # its unit has committed: the loop asks again only then
-            self._open = LiveRound(self._run.stream_id, run=f"turn:{self._run.pk}", round=number, fence=self._run.fence)
-            self._visible = VisibleText()
-            if self._run.fence > 1:
-                self._open.restart()
-        match event:
-            case TextDelta(text=text):
-                self._open.append(self._visible.feed(text) if self._board else text)
-                crash_point("turn.streaming")
-            case Withdrawn():
-                self._visible = VisibleText()
-                self._open.restart()
-            case End(response=response):
-                self._open.append(self._visible.close())
-                for position, call in enumerate(response.tool_calls or [], start=1):
-                    self._open.tool(position, call["name"], label_of(call["name"]))
-            case RateLimited():
-                pass

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from django.utils import timezone
-
 from blackboard.types import INSTRUCTIONS as BOARD_INSTRUCTIONS
 from context.services import SnapshotService
 from factory.executors import in_workspace
@@ -171,7 +169,6 @@ class PlannerAgent:
             system=system,
             limits=self.identity.limits,
             tier=self.tier,
-            clock=timezone.now,
             max_output_tokens=self.identity.limits.max_output_tokens,
             thinking_tokens=thinking_tokens,
             on_event=on_event,

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from decimal import Decimal
 
 from llm.errors import LLMCancelled, LLMTimeout
@@ -91,7 +90,6 @@ def bounded_react_loop(
     system: Sequence[SystemBlock],
     limits: Limits,
     tier: str,
-    clock: Callable[[], datetime],
     max_output_tokens: int | None = None,
     thinking_tokens: int = 0,
     on_event: Callable[[int, ModelEvent], None] | None = None,
@@ -120,7 +118,6 @@ def bounded_react_loop(
 
     Source: CAP-040, CAP-043, CAP-044.
     """
-    del clock  # durations here are measured, not told
     cancel = cancel or CancelToken()
     caller = ModelCaller(llm=llm, owner=transcript.owner, tier=tier, cancel=cancel, on_event=on_event)
     journal = transcript.journal()

@@ -18,6 +18,7 @@ from tools.errors import LeaseLost, OutcomeUnknown
 from tools.models import ExecutionStatus
 from tools.threads import tool_threads
 from tools.types import Envelope, ToolContext, ToolSpec, UnitOfWork
+from tools.units import release_connection
 from tools.values import storable
 from workspaces.errors import CapstanError
 
@@ -80,6 +81,14 @@ def start_read(spec: ToolSpec, values: Mapping[str, Any], context: ToolContext) 
             return storable(spec.signature.call(spec.fn, values, context))
 
     return Pending(future=tool_threads.submit(read), spec=spec, started=time.monotonic())
+
+
+def run_read(spec: ToolSpec, values: Mapping[str, Any], context: ToolContext) -> Outcome:
+    """Run one read within its time; the caller's connection is given back only when it takes longer than an instant."""
+    pending = start_read(spec, values, context)
+    if not ended_at_once([pending]):
+        release_connection()
+    return pending.outcome(late=ExecutionStatus.FAILED)
 
 
 def start_outside(

@@ -7,7 +7,6 @@ ledger. Nothing a tool does comes out as an exception: every call answers an env
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,7 @@ from events.types import EventName
 from llm.types import ToolCall, ToolSchema
 from prompt.types import AgentIdentity, Mode
 from tools import approvals, ledger
-from tools.calls import Outcome, Pending, ended_at_once, run_inside, start_outside, start_read
+from tools.calls import Outcome, Pending, ended_at_once, run_inside, run_read, start_outside, start_read
 from tools.envelopes import must_rerun, refused
 from tools.exposure import exposed
 from tools.models import Approval, ExecutionStatus, Question, ToolExecution
@@ -29,8 +28,6 @@ from tools.results import told
 from tools.runs import RunRef
 from tools.types import Envelope, ToolContext, ToolSpec, UnitOfWork
 from tools.units import RERUNS, in_unit, refuse_inside_transaction, release_connection
-
-INSTANT_S = 0.02  # what a read may take before its waiting caller gives its connection back
 
 __all__ = ["Checked", "Kind", "Outcome", "ToolExecutor"]
 
@@ -107,11 +104,7 @@ class ToolExecutor:
 
     def run_read(self, checked: Checked, context: ToolContext) -> Outcome:
         """Run one read within its time; the connection is given back only when it takes longer than an instant."""
-        pending = start_read(_spec(checked), checked.arguments.values, context)
-        wait((pending.future,), timeout=INSTANT_S)
-        if not pending.future.done():
-            release_connection()
-        return pending.outcome(late=ExecutionStatus.FAILED)
+        return run_read(_spec(checked), checked.arguments.values, context)
 
     def run_in_unit(self, unit: UnitOfWork, checked: Checked, context: ToolContext) -> Outcome:
         """Run a write, a handoff or a read inside the open unit, in a savepoint.

@@ -7,7 +7,6 @@ no person is asked about, of a user without a daily budget. Everything else take
 from __future__ import annotations
 
 import json
-from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,19 +16,17 @@ from psycopg.types.numeric import Int8
 
 from context.models import ScopeVersion
 from llm.types import ToolCall
+from tools import calls
 from tools.approvals import policy_of
-from tools.calls import Outcome, start_read
+from tools.calls import Outcome
 from tools.errors import InvalidArguments
 from tools.executor import ToolExecutor
 from tools.exposure import refusal
-from tools.models import ExecutionStatus
 from tools.policies import Checked
 from tools.settings import tool_settings
 from tools.types import ToolContext
-from tools.units import release_connection
 from workspaces.models import Membership, User
 
-INSTANT_S = 0.02
 # For a statement whose parameters l0 and l1 are the workspace and the user.
 MAY_READ = f"""EXISTS (SELECT 1 FROM {Membership._meta.db_table} m JOIN {User._meta.db_table} u ON u.id = m.user_id
     WHERE m.user_id = %(l1)s AND m.workspace_id = %(l0)s AND u.is_active), COALESCE((SELECT v.version
@@ -83,11 +80,7 @@ def check_read(
 def run_read(checked: Checked, context: ToolContext) -> Outcome:
     """Run the read in a thread, within its time; the connection is given back when it takes longer than an instant."""
     assert checked.spec is not None
-    pending = start_read(checked.spec, checked.arguments.values, context)
-    wait((pending.future,), timeout=INSTANT_S)
-    if not pending.future.done():
-        release_connection()
-    return pending.outcome(late=ExecutionStatus.FAILED)
+    return calls.run_read(checked.spec, checked.arguments.values, context)
 
 
 def ledger_columns(checked: Checked, context: ToolContext, outcome: Outcome) -> dict[str, Any] | None:
