@@ -150,6 +150,9 @@ class ToolExecutor:
         if checked.settled:
             return told(checked.call["name"], outcome.envelope)
         blocked = checked.kind == "blocked"
+        if blocked and ToolExecution.objects.was_begun(context):  # before the rights to it were withdrawn
+            ToolExecution.objects.lose(context)
+            return told(checked.call["name"], outcome.envelope)
         if checked.approval is not None and not checked.standing and not blocked:
             Approval.objects.carry_out(checked.approval.pk, succeeded=outcome.envelope["success"])
         entry = ledger.Entry(

@@ -82,6 +82,11 @@ class ToolExecutionQuerySet(ScopedQuerySet["ToolExecution"]):
             .update(status=ExecutionStatus.UNKNOWN, ended_at=ClockTimestamp())
         )
 
+    def was_begun(self, context: ToolContext) -> bool:
+        """Whether a process has begun the call and never said what came of it."""
+        begun = (ExecutionStatus.STARTED, ExecutionStatus.UNKNOWN)
+        return self.of_call(context).filter(status__in=begun).exists()
+
     def lose_open(self, owner_kind: str, owner_ids: Sequence[int]) -> int:
         """started -> unknown, because the run ends while the call is open; how many."""
         return self.filter(owner_kind=owner_kind, owner_id__in=list(owner_ids), status=ExecutionStatus.STARTED).update(

@@ -252,3 +252,12 @@ def test_a_call_given_up_while_it_was_open_says_that_its_outcome_is_not_known(
     envelope = call_result(call).envelope
     assert envelope is not None
     assert (envelope["success"], "not known" in str(envelope["error"])) == (False, True)
+
+
+def test_a_call_whose_rights_were_withdrawn_after_the_crash_stays_unknown(workspace: Workspace, member: User) -> None:
+    call = cut_off(workspace, member, "notify", happened=True)
+    member.user_permissions.clear()
+    envelope = work(call).envelope
+    assert envelope is not None
+    assert (envelope["success"], "permission" in str(envelope["error"])) == (False, True)
+    assert (ledger(), len(world)) == ("unknown", 1)
