@@ -7,6 +7,7 @@ from typing import Any
 from catalog import queries
 from catalog.models import ChangeSet, ElementNote
 from context.registry import SnapshotScope, snapshot_builder
+from workspaces.models import Workspace
 
 REPOSITORIES, PACKAGES, CHANGE_SETS, NOTES = 10, 30, 10, 10
 TEXT_CHARS = 160
@@ -16,6 +17,8 @@ TEXT_CHARS = 160
 def build(scope: SnapshotScope) -> dict[str, Any]:
     """Counts by kind, the packages that others lean on most, and recent change sets and notes.
 
+    An empty catalogue says so in a field `empty`, and how to fill it.
+
     At most 10 repositories, 30 packages, 10 change sets and 10 notes, whatever the catalogue's size.
 
     Args:
@@ -23,7 +26,7 @@ def build(scope: SnapshotScope) -> dict[str, Any]:
     """
     workspace = scope.workspace
     counts = queries.counts_by_kind(workspace)
-    return {
+    return ({} if counts else {"empty": how_to_fill(workspace)}) | {
         "repositories": [
             {"repository": label, "elements": sum(kinds.values()), "by_kind": kinds}
             for label, kinds in sorted(counts.items(), key=lambda item: (-sum(item[1].values()), item[0]))[
@@ -45,6 +48,15 @@ def build(scope: SnapshotScope) -> dict[str, Any]:
         "change_sets": [_change_set(c) for c in queries.recent_change_sets(workspace, limit=CHANGE_SETS)],
         "notes": [_note(n) for n in queries.recent_notes(workspace, limit=NOTES)],
     }
+
+
+def how_to_fill(workspace: Workspace) -> str:
+    """What agents and people are told of a catalogue without elements."""
+    return (
+        "The catalogue of this workspace is empty: no source tree was scanned and applied yet, so nothing can be said"
+        " about the code. An operator fills it with"
+        f" `manage.py extract_elements PATH --workspace {workspace.slug} --apply`."
+    )
 
 
 def _change_set(row: ChangeSet) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import Field
 
 from catalog import queries, services
+from catalog.agent_snapshot import how_to_fill
 from catalog.models import Element
 from catalog.types import Kind
 from tools.registry import tool
@@ -41,8 +42,13 @@ def search_elements(
         repository: only this repository, by its label.
         limit: how many at most, 1 to 50.
     """
-    found = queries.search(context.workspace, query, kind=kind or "", repository=repository, limit=limit + 1)
-    return {"elements": [_line(e) for e in found[:limit]], "more": len(found) > limit}
+    found = queries.search(context.workspace, query, kind=kind or "", repository=repository, limit=limit)
+    answer = {
+        "total": found.total,
+        "elements": [_line(e) for e in found.elements],
+        "more": found.total > len(found.elements),
+    }
+    return answer if found.total else answer | _if_empty(context)
 
 
 @tool(effect="read")
@@ -69,7 +75,7 @@ def get_element(context: ToolContext, key: str, repository: str = "") -> dict[st
     }
 
 
-@tool(effect="read")
+@tool(effect="read", chat=True)
 def list_dependencies(
     context: ToolContext,
     key: str,
@@ -86,10 +92,11 @@ def list_dependencies(
         repository: the repository's label; only needed when several hold this key.
     """
     element = queries.element(context.workspace, key, repository=repository)
-    found = queries.dependencies(element, incoming=direction == "incoming", limit=limit + 1)
+    found = queries.dependencies(element, incoming=direction == "incoming")
     return {
         "key": element.key,
         "direction": direction,
+        "total": len(found),
         "dependencies": [{"key": d.key, "relation": d.relation, "times": d.times} for d in found[:limit]],
         "more": len(found) > limit,
     }
@@ -98,7 +105,7 @@ def list_dependencies(
 @tool(effect="read", chat=True)
 def catalog_overview(context: ToolContext) -> dict[str, Any]:
     """How many elements of each kind every repository has, and the packages that others lean on most."""
-    return {
+    return _if_empty(context) | {
         "repositories": queries.counts_by_kind(context.workspace),
         "packages": [
             {"key": f.key, "repository": f.repository, "modules": f.modules, "used_by": f.used_by, "uses": f.uses}
@@ -158,6 +165,11 @@ def propose_changeset(
         "update": change_set.updated,
         "delete": change_set.deleted,
     }
+
+
+def _if_empty(context: ToolContext) -> dict[str, Any]:
+    """A field that says so when the catalogue holds nothing, so that nobody takes that for an answer about the code."""
+    return {"empty": how_to_fill(context.workspace)} if queries.is_empty(context.workspace) else {}
 
 
 def _line(element: Element) -> ElementLine:

@@ -69,7 +69,15 @@ def states(repository: Repository, keys: Collection[str] | None = None) -> dict[
     }
 
 
-def search(workspace: Workspace, query: str, *, kind: str = "", repository: str = "", limit: int = 20) -> list[Element]:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The first elements that a search found, and how many it found in all."""
+
+    elements: list[Element]
+    total: int
+
+
+def search(workspace: Workspace, query: str, *, kind: str = "", repository: str = "", limit: int = 20) -> Found:
     """Elements whose name, key or summary holds every word of `query`, or else any of them; the closest first.
 
     Args:
@@ -86,11 +94,23 @@ def search(workspace: Workspace, query: str, *, kind: str = "", repository: str 
         scope = scope.filter(repository__label=repository)
     words = list(dict.fromkeys(clean_text(query).lower().split()))[:MAX_WORDS]
     if not words:
-        return list(scope.order_by("key", "repository_id")[:limit])
+        return _page(scope.order_by("key", "repository_id"), limit)
     holds = [Q(key__icontains=word) | Q(name__icontains=word) | Q(summary__icontains=word) for word in words]
     distance = ExpressionWrapper(reduce(add, map(_distance, words)), output_field=IntegerField())
     ordered = scope.order_by(distance, Length("key"), "key", "repository_id")
-    return list(ordered.filter(reduce(and_, holds))[:limit]) or list(ordered.filter(reduce(or_, holds))[:limit])
+    found = _page(ordered.filter(reduce(and_, holds)), limit)
+    return found if found.elements else _page(ordered.filter(reduce(or_, holds)), limit)
+
+
+def _page(ordered: QuerySet[Element], limit: int) -> Found:
+    """The head of a list and its length; the whole is counted only where the head does not show it."""
+    head = list(ordered[: limit + 1])
+    return Found(head[:limit], ordered.count() if len(head) > limit else len(head))
+
+
+def is_empty(workspace: Workspace) -> bool:
+    """Whether the catalogue holds no element at all."""
+    return not Element.objects.for_workspace(workspace).exists()
 
 
 def _distance(word: str) -> Combinable:
@@ -124,7 +144,7 @@ def element(workspace: Workspace, key: str, *, repository: str = "") -> Element:
         raise AmbiguousElement(key=key, repositories=sorted(e.repository.label for e in found))
     if not found:
         similar = search(workspace, key.rpartition(":")[2].rpartition(".")[2][:100], limit=5)
-        raise UnknownElement(key=clean_text(key)[:200], similar=[e.key for e in similar])
+        raise UnknownElement(key=clean_text(key)[:200], similar=[e.key for e in similar.elements])
     return found[0]
 
 

@@ -80,7 +80,11 @@ def test_the_catalogues_tools_are_found_with_their_effects() -> None:
         "propose_changeset": "write",
         "search_elements": "read",
     }
-    assert {name for name, spec in ours.items() if spec.chat} == {"search_elements", "catalog_overview"}
+    assert {name for name, spec in ours.items() if spec.chat} == {
+        "catalog_overview",
+        "list_dependencies",
+        "search_elements",
+    }
     for spec in ours.values():
         assert "context" not in spec.input_schema["properties"]
         assert all(p.get("description") for p in spec.input_schema["properties"].values()), spec.name
@@ -100,9 +104,15 @@ def test_when_nothing_holds_every_word_those_that_hold_some_are_found(context: T
     assert found[0] == "module:shop.prices"
 
 
-def test_a_cut_list_says_that_there_is_more(context: ToolContext) -> None:
+def test_a_cut_list_says_how_many_there_are_in_all(context: ToolContext) -> None:
     found = agent_tools.search_elements(context, "", limit=5)
-    assert (len(found["elements"]), found["more"]) == (5, True)
+    assert (len(found["elements"]), found["total"], found["more"]) == (5, SHOP_ELEMENTS, True)
+    some = agent_tools.search_elements(context, "models", limit=1)
+    assert (len(some["elements"]), some["more"]) == (1, True)
+    assert some["total"] == len(agent_tools.search_elements(context, "models")["elements"]) > 1
+    leaving = agent_tools.list_dependencies(context, "module:shop", limit=1)
+    assert (len(leaving["dependencies"]), leaving["total"], leaving["more"]) == (1, 2, True)
+    assert "empty" not in agent_tools.search_elements(context, "no such thing")
     everything = agent_tools.search_elements(context, "", limit=50)
     assert (len(everything["elements"]), everything["more"]) == (SHOP_ELEMENTS, False)
 
@@ -138,7 +148,8 @@ def test_an_unknown_key_comes_back_with_those_that_resemble_it(context: ToolCont
 def test_another_workspaces_elements_do_not_exist(context: ToolContext) -> None:
     stranger = context_of(make_workspace())
     assert keys(agent_tools.search_elements(stranger, "shop")) == []
-    assert agent_tools.catalog_overview(stranger) == {"repositories": {}, "packages": []}
+    overview = agent_tools.catalog_overview(stranger)
+    assert (overview["repositories"], overview["packages"]) == ({}, [])
     for call in (
         lambda: agent_tools.get_element(stranger, "module:shop"),
         lambda: agent_tools.list_dependencies(stranger, "module:shop"),
@@ -179,6 +190,7 @@ def test_a_proposal_waits_for_a_person(context: ToolContext) -> None:
 def test_the_snapshot_tells_what_there_is_and_is_bounded(context: ToolContext, tmp_path: Path) -> None:
     scope = SnapshotScope(workspace=context.workspace, user=None)
     built = build(scope)
+    assert "empty" not in built
     assert built["repositories"][0]["elements"] == SHOP_ELEMENTS
     assert built["packages"][0] == {
         "key": "module:shop",
@@ -194,6 +206,19 @@ def test_the_snapshot_tells_what_there_is_and_is_bounded(context: ToolContext, t
     size = len(json.dumps(build(scope)))
     assert size < 20_000
     assert build(scope) == build(scope)
+
+
+def test_an_empty_catalogue_says_so_and_how_to_fill_it() -> None:
+    stranger = context_of(make_workspace())
+    command = f"manage.py extract_elements PATH --workspace {stranger.workspace.slug} --apply"
+    told = [
+        build(SnapshotScope(workspace=stranger.workspace, user=None)),
+        agent_tools.search_elements(stranger, "auth"),
+        agent_tools.catalog_overview(stranger),
+    ]
+    for answer in told:
+        assert "catalogue of this workspace is empty" in answer["empty"]
+        assert command in answer["empty"]
 
 
 def test_counts_and_leading_packages_of_an_empty_catalogue() -> None:

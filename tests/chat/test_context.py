@@ -52,13 +52,13 @@ def test_prf_sc01_03_bad_model_output_keeps_the_blackboard(chat):
 
 @pytest.mark.agent_proof
 def test_prf_sc01_04_conversation_mode_refuses_read_tools(chat):
-    it = chat(call("list_dependencies", key="shop.auth"), "I cannot look there.")
+    it = chat(call("get_element", key="shop.auth"), "I cannot look there.")
     turn = it.say("What does it need?")
     row = ToolExecution.objects.get(owner_id=turn.pk)
-    assert (row.status, row.error) == ("blocked", "tool 'list_dependencies' not exposed in conversation mode")
+    assert (row.status, row.error) == ("blocked", "tool 'get_element' not exposed in conversation mode")
     assert it.llm.requests[1].messages[-1].is_error
     offered = {schema["name"] for schema in it.llm.requests[0].tools}
-    assert "list_dependencies" not in offered
+    assert "get_element" not in offered
     assert {"create_plan", "annotate_element"} <= offered
     trace = record_trace("corr-1", workflow="SC-01")
     assert any(beat.beat == "tool_blocked" for beat in trace)
