@@ -20,16 +20,15 @@ from django.utils import timezone
 from events.models import EventRecord, Stream
 from events.ports import EventSink
 from events.types import EventName
-from observability.models import AgentInteraction
-from observability.queries import usage_of
 from plan.creation import resolved
 from plan.errors import PlanInvalid, SynthesisQualityError
+from plan.limits import failure
 from plan.models import STEP_TERMINAL, ExecutionPlan, PlanStep, StepKind, StepMessage, StepStatus
 from plan.templates import template
 from plan.types import MAX_RESULT, MAX_STEPS, MAX_SYNTHESIS, StepSpec
 from tools.models import ToolExecution
 from tools.ports import dispatcher
-from tools.runs import ClockTimestamp, RunStatus
+from tools.runs import RunStatus
 from tools.services import withdraw_approvals
 from tools.units import Arrow
 from workspaces.models import User, Workspace
@@ -317,7 +316,7 @@ def settle(*, plan_id: int, events: EventSink, slots: int) -> Settled:
     plan = ExecutionPlan.objects.get(pk=plan_id)
     if plan.cancel_requested_at is not None:
         return Settled(cancelled(plan, events=events))
-    reason = _failure(plan)
+    reason = failure(plan)
     if reason is not None:
         step_key, error = reason
         return Settled(failed(plan, error=error, step=step_key, events=events))
@@ -373,27 +372,6 @@ def _end_rest(plan_id: int) -> None:
     withdraw_approvals(owner_kind="step", owner_ids=keys, now=timezone.now())
     ToolExecution.objects.lose_open("step", keys)
     PlanStep.objects.skip_rest(plan_id)
-
-
-def _failure(plan: ExecutionPlan) -> tuple[str, str] | None:
-    broken = plan.steps.filter(status=StepStatus.FAILED, is_critical=True).order_by("order").first()
-    if broken is not None:
-        return broken.key, broken.error
-    late = (
-        plan.deadline is not None and ExecutionPlan.objects.filter(pk=plan.pk, deadline__lt=ClockTimestamp()).exists()
-    )
-    if late:
-        return "", "the plan's deadline has passed"
-    if plan.budget_usd is None and plan.budget_tokens is None:
-        return None
-    used = usage_of(AgentInteraction.objects.filter(plan_id=plan.pk))
-    if plan.budget_usd is not None and used.cost_usd is None:
-        return "", "the plan's budget in USD cannot be kept: the price of its model is unknown; set CAPSTAN_PRICES"
-    if plan.budget_usd is not None and used.cost_usd is not None and used.cost_usd > plan.budget_usd:
-        return "", f"the plan's budget of {plan.budget_usd} USD is spent"
-    if plan.budget_tokens is not None and used.tokens > plan.budget_tokens:
-        return "", f"the plan's budget of {plan.budget_tokens} tokens is spent"
-    return None
 
 
 def _check_synthesis(step: PlanStep, synthesis: str) -> None:

@@ -57,7 +57,7 @@ def retry_plan(*, plan_id: int, by: User, now: datetime) -> ExecutionPlan:
     journal, so that its stored replies are not asked for again and its calls keep their idempotency keys.
 
     Raises:
-        PlanConflict: the plan has neither failed nor been cancelled.
+        PlanConflict: the plan has neither failed nor been cancelled, or a fork of it has not ended yet.
     """
     return fork_plan(plan_id=plan_id, by=by, now=now, from_key=None, from_scratch=False)
 
@@ -74,7 +74,7 @@ def fork_plan(
         from_scratch: leave the journal of the steps that run again behind; their calls are then new calls.
 
     Raises:
-        PlanConflict: the plan has not ended, or has no such step.
+        PlanConflict: the plan has not ended, has no such step, or a fork of it, then named, has not ended yet.
     """
     with intervention(ExecutionPlan, plan_id) as change:
         old = change.run
@@ -84,6 +84,10 @@ def fork_plan(
         first = next((step.order for step in steps if step.key == from_key), None)
         if from_key is not None and first is None:
             raise PlanConflict(plan=plan_id, status=old.status, step=from_key)
+        open_forks = ExecutionPlan.objects.filter(retry_of=old).exclude(status__in=TERMINAL)
+        fork = open_forks.values_list("pk", flat=True).first()
+        if fork is not None:
+            raise PlanConflict(plan=plan_id, status=old.status, fork=fork)
     new = ExecutionPlan.objects.create(
         workspace_id=old.workspace_id,
         stream_id=old.stream_id,
