@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from observability.models import AgentInteraction
+from observability.queries import usage_of
 from plan.models import ExecutionPlan, StepStatus
 from tools.runs import ClockTimestamp
 
