@@ -7,9 +7,12 @@ point runs the whole of it: a web process that dies, a worker, sweep and beat th
 from __future__ import annotations
 
 import json
+import signal
 import urllib.error
 import urllib.request
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,9 +27,11 @@ from events.models import Event
 from factory.agents import create_agent
 from llm.testing import ScriptedLLM, calls, say
 from observability.models import AgentInteraction
+from tests.chat.outside import agent_with, outside
 from tests.support.runs import make_user, make_workspace
 from tests.support.waiting import wait_until
-from tools.models import ToolExecution
+from tools.models import Approval, Question, ToolExecution
+from tools.services import decide
 from workspaces.models import User
 
 LEASE_S = 3
@@ -151,9 +156,92 @@ def test_a_killed_web_process_hands_its_turn_to_a_worker(asked, processes, opena
     assert Message.objects.filter(turn=turn).count() == 2
 
 
-def test_a_message_whose_process_died_before_it_ran_is_found(asked):
+def test_a_message_whose_process_died_before_it_ran_is_found(asked, processes, openai_loopback):
     """`turn.message_stored`: the sweep stands by for 10 s, then a worker is told."""
-    turn = asked.send("Hello")
+    model = openai_loopback()
+    _, base = processes.web(environment={**model.environment(), "CAPSTAN_CRASH_AT": "turn.message_stored"})
+    with pytest.raises((urllib.error.URLError, ConnectionError)):
+        asked.post(base, "Hello")
+    assert processes.running[-1].wait() == -signal.SIGKILL
+    turn = Turn.objects.get()
+    assert (turn.status, turn.fence, turn.dispatches) == ("queued", 0, 1)
     assert Turn.objects.take_due() == []  # its sender is about to run it
     Turn.objects.filter(pk=turn.pk).update(dispatched_at=timezone.now() - timedelta(seconds=10.5))
     assert [due.pk for due in Turn.objects.take_due()] == [turn.pk]
+    llm = ScriptedLLM([say(DONE)])
+    done = run_turn(turn.pk, agents=partial(create_agent, llm=llm), clock=timezone.now)
+    assert (done.status, done.answer) == ("completed", DONE)
+    assert model.script.requests == []
+    roles = Message.objects.filter(turn=turn).order_by("round").values_list("role", "text")
+    assert list(roles) == [("user", "Hello"), ("assistant", DONE)]
+
+
+class Outside:
+    """A turn whose external call was cut off by SIGKILL, and what it had done outside by then."""
+
+    def __init__(self, turn: Turn, world: Path) -> None:
+        self.turn, self.world, self.tools = turn, world, outside(world)
+        self.llm = ScriptedLLM([say(DONE)])
+
+    def happened(self) -> list[str]:
+        return self.world.read_text().split() if self.world.exists() else []
+
+    def run(self) -> Turn:
+        return run_turn(self.turn.pk, agents=partial(agent_with, self.tools, self.llm), clock=timezone.now)
+
+    def call(self) -> ToolExecution:
+        return ToolExecution.objects.get(owner_kind="turn", owner_id=self.turn.pk)
+
+
+@pytest.fixture
+def cut_off(asked, processes, settings, tmp_path):
+    def cut(point: str, tool: str) -> Outside:
+        settings.CAPSTAN_LEASE_SECONDS = 1
+        turn, script, world = asked.send("Tell them"), tmp_path / "script.json", tmp_path / "world"
+        script.write_text(json.dumps([{"content": "", "tool_calls": [{"name": tool, "arguments": {"text": "hi"}}]}]))
+        child = processes.start(
+            "child",
+            ("-m", "tests.chat.crash_child", str(turn.pk), str(script), str(world)),
+            {"CAPSTAN_CRASH_AT": point, "CAPSTAN_LEASE_SECONDS": "1"},
+        )
+        assert child.wait(60) == -signal.SIGKILL, child.output
+        left = Outside(turn, world)
+        assert left.call().status == "started"
+        Turn.objects.filter(pk=turn.pk).update(dispatched_at=None)
+        wait_until(lambda: Turn.objects.take_due(), 5, what="the sweep finds the turn")
+        return left
+
+    return cut
+
+
+EXTERNAL = [("loop.external_started", 0), ("loop.external_ran", 1)]  # and how often the call had happened
+
+
+@pytest.mark.parametrize(("point", "before"), EXTERNAL)
+def test_an_external_call_that_was_cut_off_is_asked_about_and_never_made_again(asked, cut_off, point, before):
+    left = cut_off(point, "tell")
+    assert left.run().status == "waiting_approval"
+    assert left.call().status == "unknown"
+    assert len(left.happened()) == before
+    [question] = Approval.objects.pending()
+    assert (question.question, question.arguments) == (Question.HAPPENED, {"text": "hi"})
+    assert left.llm.requests == [], "nothing is told to the model before the person has answered"
+
+    decision = "approve" if before else "reject"
+    decide(approval_id=question.pk, user=asked.user, decision=decision, now=timezone.now(), tools=left.tools)
+    done = left.run()
+    assert (done.status, done.answer) == ("completed", DONE)
+    assert left.call().status == ("succeeded" if before else "failed")
+    assert len(left.happened()) == before
+    assert len(left.llm.requests) == 1
+
+
+@pytest.mark.parametrize(("point", "before"), EXTERNAL)
+def test_an_idempotent_external_call_that_was_cut_off_is_made_again_with_its_key(cut_off, point, before):
+    left = cut_off(point, "notify")
+    done = left.run()
+    assert (done.status, done.answer) == ("completed", DONE)
+    assert left.happened() == [left.call().idempotency_key] * (before + 1)
+    assert left.call().status == "succeeded"
+    assert Approval.objects.count() == 0
+    assert len(left.llm.requests) == 1

@@ -1,0 +1,45 @@
+"""Tools that reach outside: what they did is a line in a file, so that it outlives the process that did it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from factory.agents import create_agent
+from llm.ports import BaseLLM
+from tools.executor import ToolExecutor
+from tools.registry import Registry, tool
+from tools.types import ToolContext
+
+WRITE = "capstan_workspaces.add_workspace"
+
+
+def outside(world: Path) -> Registry:
+    """`tell`, which may happen once alone, and `notify`, which may be repeated; each adds its key to the file."""
+    registry = Registry()
+
+    def happen(context: ToolContext) -> None:
+        with world.open("a") as lines:
+            lines.write(f"{context.idempotency_key}\n")
+
+    @tool(effect="external", permission=WRITE, registry=registry)
+    def tell(text: str, context: ToolContext) -> str:
+        """Tell the world."""
+        happen(context)
+        return text
+
+    @tool(effect="external", permission=WRITE, idempotent=True, registry=registry)
+    def notify(text: str, context: ToolContext) -> str:
+        """Tell the world as often as you like."""
+        happen(context)
+        return text
+
+    return registry
+
+
+def agent_with(registry: Registry, llm: BaseLLM, identity: str, *, mode: Any = "conversation", tier: Any = None) -> Any:
+    """The product's agent, on these tools alone."""
+    agent = create_agent(identity, llm=llm, mode=mode, tier=tier)
+    who = replace(agent.identity, allowed_tools=registry.names())
+    return replace(agent, identity=who, executor=ToolExecutor(registry, who, mode=mode))
