@@ -156,6 +156,7 @@ def idempotent(handler: Handler) -> Handler:
         )
         if row.status_code is not None:
             return Response(row.body, status=row.status_code, headers={"Idempotent-Replay": "true"})
+        replayed = bool(row.target)
         try:
             response = handler(view, request, *args, idempotency=row, **kwargs)
         except Exception:
@@ -163,6 +164,8 @@ def idempotent(handler: Handler) -> Handler:
             raise
         plain = json.loads(json.dumps(response.data, cls=JSONEncoder))
         idempotency.keep(row, status_code=response.status_code, body=plain)
+        if replayed:
+            response.headers["Idempotent-Replay"] = "true"
         return response
 
     return wrapper

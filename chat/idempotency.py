@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -24,7 +25,7 @@ def begin(*, user: User, key: str, path: str, body: Any, now: datetime) -> Idemp
     """The key's row: new, or what an earlier use left.
 
     With `status_code` set it holds the answer to give again. With `target` set and no answer, what was asked for
-    exists already, and only the answer got lost.
+    exists already: it goes on, or its answer got lost.
 
     Raises:
         FieldInvalid: the header is no key: 1 to 128 printable characters without spaces.
@@ -52,8 +53,11 @@ def begin(*, user: User, key: str, path: str, body: Any, now: datetime) -> Idemp
 
 
 def keep(row: IdempotencyKey, *, status_code: int, body: Any) -> None:
-    """Remember the answer."""
-    IdempotencyKey.objects.filter(pk=row.pk, status_code=None).update(status_code=status_code, body=body)
+    """Remember the answer. A 202 for what the request made is none yet: a replay looks again at what became of it."""
+    rows = IdempotencyKey.objects.filter(pk=row.pk, status_code=None)
+    if status_code == HTTPStatus.ACCEPTED:
+        rows = rows.filter(target="")
+    rows.update(status_code=status_code, body=body)
 
 
 def made(row: IdempotencyKey | None, target: object) -> None:

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 from rest_framework.authtoken.models import Token
 
+from chat.api import agents
 from chat.models import Conversation, IdempotencyKey, Message, Turn
+from chat.runner import run_turn
 from llm.testing import ScriptedLLM, call
 from streaming.connection import client
 from tests.support.runs import make_user, make_workspace
@@ -226,6 +229,19 @@ def test_a_key_whose_answer_got_lost_answers_from_the_turn(api, play):
     IdempotencyKey.objects.update(status_code=None, body=None)  # the process died before it could answer
     again = api("post", url, {"text": "Hi"}, Idempotency_Key="m-1")
     assert (again.status_code, again.json()["turn_id"]) == (201, first.json()["turn_id"])
+
+
+def test_a_replay_while_the_turn_goes_on_does_not_stand_for_its_answer(api, play):
+    play("one")
+    url = f"/conversations/{conversation(api)}/messages/"
+    first = api("post", url, {"text": "Hi"}, Idempotency_Key="m-1", Prefer="respond-async")
+    early = api("post", url, {"text": "Hi"}, Idempotency_Key="m-1")
+    assert (first.status_code, early.status_code, early.json()["status"]) == (202, 202, "queued")
+    assert early.headers["Idempotent-Replay"] == "true"
+    run_turn(first.json()["turn_id"], agents=agents(), clock=timezone.now)
+    late = api("post", url, {"text": "Hi"}, Idempotency_Key="m-1")
+    assert (late.status_code, late.json()["status"], late.json()["text"]) == (201, "completed", "one")
+    assert api("post", url, {"text": "Hi"}, Idempotency_Key="m-1").json() == late.json()
 
 
 def test_a_refused_request_does_not_use_its_key_up(api, play):

@@ -112,8 +112,9 @@ def test_a_guarded_call_answers_202_and_runs_as_the_requester_once_approved(
     settings.CAPSTAN_APPROVALS = {"planner": {"annotate_element": "call"}}
     analyst.user_permissions.add(Permission.objects.get(codename="change_element"))
     chief = decider("chief", workspace, "decide_approval", "change_element")
-    answer = post(client, "annotate_element", {"arguments": {"key": "module:a", "note": "n"}})
-    assert answer.status_code == 202
+    asked = ("annotate_element", {"arguments": {"key": "module:a", "note": "n"}})
+    answer = post(client, *asked, **{"Idempotency-Key": "k-2"})
+    assert (answer.status_code, post(client, *asked, **{"Idempotency-Key": "k-2"}).status_code) == (202, 202)
     body = answer.json()
     assert (body["status"], body["success"], body["execution_id"]) == ("waiting_approval", None, None)
     approval_id = body["approval"]["id"]
@@ -130,6 +131,8 @@ def test_a_guarded_call_answers_202_and_runs_as_the_requester_once_approved(
     assert done is not None
     seen = client.get(f"/api/tool-calls/{body['call_id']}/").json()
     assert (seen["tool"], seen["execution_status"]) == ("annotate_element", "failed")  # there is no such element
+    replayed = post(client, *asked, **{"Idempotency-Key": "k-2"})
+    assert (replayed.status_code, replayed.json()["success"]) == (200, False), "the replays before it were no answer"
     row = ToolExecution.objects.get()
     assert (row.user, row.tool_name, row.approval_id) == (analyst, "annotate_element", approval_id)
 
