@@ -19,9 +19,12 @@ from workspaces.models import User
 from workspaces.permissions import may
 from workspaces.readonly import ReadOnlyAdmin
 
+OF_WORKSPACE = ("workspace", admin.RelatedOnlyFieldListFilter)  # a filter names none of another's either
+OF_REPOSITORY = ("repository", admin.RelatedOnlyFieldListFilter)
+
 
 class ScopedReadOnlyAdmin(ReadOnlyAdmin):
-    """Shows the rows of the workspaces that a person belongs to; all of them with `view_all`.
+    """Shows the rows of the workspaces that a person belongs to; no permission and no rank shows another's (CAP-036).
 
     Args:
         workspace_path: lookup from a row to its workspace.
@@ -30,10 +33,8 @@ class ScopedReadOnlyAdmin(ReadOnlyAdmin):
     workspace_path = "workspace"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows = super().get_queryset(request)
-        if request.user.has_perm("capstan_workspaces.view_all"):
-            return rows
-        return rows.filter(**{f"{self.workspace_path}__memberships__user": request.user.pk})
+        mine = {f"{self.workspace_path}__memberships__user": request.user.pk}
+        return super().get_queryset(request).filter(**mine)
 
 
 class OutgoingInline(admin.TabularInline[Relation, Element]):
@@ -51,7 +52,7 @@ class OutgoingInline(admin.TabularInline[Relation, Element]):
 @admin.register(Element)
 class ElementAdmin(ScopedReadOnlyAdmin):
     list_display = ("key", "kind", "name", "repository", "workspace", "path", "line")
-    list_filter = ("workspace", "repository", "kind")
+    list_filter = (OF_WORKSPACE, OF_REPOSITORY, "kind")
     list_select_related = ("repository", "workspace")
     search_fields = ("key", "name", "summary")
     inlines = (OutgoingInline,)
@@ -61,14 +62,14 @@ class ElementAdmin(ScopedReadOnlyAdmin):
 @admin.register(Repository)
 class RepositoryAdmin(ScopedReadOnlyAdmin):
     list_display = ("label", "workspace", "revision", "created_at")
-    list_filter = ("workspace",)
+    list_filter = (OF_WORKSPACE,)
     list_select_related = ("workspace",)
 
 
 @admin.register(Scan)
 class ScanAdmin(ScopedReadOnlyAdmin):
     list_display = ("id", "repository", "workspace", "files", "started_at", "ended_at", "correlation_id")
-    list_filter = ("workspace", "repository")
+    list_filter = (OF_WORKSPACE, OF_REPOSITORY)
     list_select_related = ("repository", "workspace")
     search_fields = ("correlation_id",)
 
@@ -76,7 +77,7 @@ class ScanAdmin(ScopedReadOnlyAdmin):
 @admin.register(ElementNote)
 class ElementNoteAdmin(ScopedReadOnlyAdmin):
     list_display = ("key", "repository", "workspace", "author", "created_at")
-    list_filter = ("workspace", "repository")
+    list_filter = (OF_WORKSPACE, OF_REPOSITORY)
     list_select_related = ("repository", "workspace", "author")
     search_fields = ("key", "text")
 
@@ -116,7 +117,7 @@ class ChangeSetAdmin(ScopedReadOnlyAdmin):
         "created_at",
         "operations",
     )
-    list_filter = ("workspace", "status", "origin", "repository")
+    list_filter = (OF_WORKSPACE, "status", "origin", OF_REPOSITORY)
     list_select_related = ("repository", "workspace")
     search_fields = ("title", "correlation_id")
     readonly_fields = ("operations",)

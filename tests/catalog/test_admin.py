@@ -22,6 +22,15 @@ pytestmark = pytest.mark.django_db
 CHANGE_SETS = "admin:capstan_catalog_changeset_changelist"
 
 
+def admin(change_set: ChangeSet) -> Client:
+    """A signed-in superuser who belongs to the change set's workspace."""
+    user = make_user(is_staff=True, is_superuser=True)
+    Membership.objects.create(user=user, workspace=change_set.workspace)
+    client = Client()
+    client.force_login(user)
+    return client
+
+
 @pytest.fixture
 def change_set(tmp_path: Path) -> ChangeSet:
     now = timezone.now()
@@ -89,13 +98,28 @@ def test_another_workspaces_change_set_is_neither_shown_nor_decided(change_set: 
     assert change_set.status == "proposed"
 
 
+@pytest.mark.parametrize("codenames", [("view_changeset", "view_all"), None], ids=["view_all", "superuser"])
+def test_no_permission_of_the_whole_site_shows_another_workspaces_rows(
+    change_set: ChangeSet, codenames: tuple[str, ...] | None
+) -> None:
+    if codenames is None:
+        client = Client()
+        client.force_login(make_user(is_staff=True, is_superuser=True))
+    else:
+        client = staff(change_set, *codenames, member=False)
+    listed = client.get(reverse(CHANGE_SETS))
+    assert listed.context["cl"].result_count == 0
+    assert change_set.repository.label not in listed.content.decode()
+    page = client.get(reverse("admin:capstan_catalog_changeset_change", args=[change_set.pk]), follow=True)
+    assert change_set.title not in page.content.decode()
+
+
 @pytest.mark.parametrize("model", ["repository", "scan", "element", "elementnote", "changeset", "changeop"])
 def test_every_list_and_page_opens_and_nothing_can_be_typed_over(change_set: ChangeSet, model: str) -> None:
     services.apply_changeset(change_set_id=change_set.pk, workspace=change_set.workspace, by=None, now=timezone.now())
     element = Element.objects.get(key="module:shop.models")
     services.annotate(element=element, text="A note.", author=None)
-    client = Client()
-    client.force_login(make_user(is_staff=True, is_superuser=True))
+    client = admin(change_set)
     listed = client.get(reverse(f"admin:capstan_catalog_{model}_changelist"))
     assert listed.status_code == 200
     row = listed.context["cl"].queryset[0]
@@ -107,8 +131,7 @@ def test_every_list_and_page_opens_and_nothing_can_be_typed_over(change_set: Cha
 def test_a_change_set_leads_to_its_operations_and_each_to_what_it_changes(
     change_set: ChangeSet, tmp_path: Path
 ) -> None:
-    client = Client()
-    client.force_login(make_user(is_staff=True, is_superuser=True))
+    client = admin(change_set)
     link = f"{reverse('admin:capstan_catalog_changeop_changelist')}?change_set__id__exact={change_set.pk}"
     assert link in client.get(reverse(CHANGE_SETS)).content.decode()
     assert client.get(link).context["cl"].result_count == SHOP_ELEMENTS
