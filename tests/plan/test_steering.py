@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from llm.errors import LLMBadRequest
@@ -87,6 +89,28 @@ def test_only_a_plan_that_failed_or_was_cancelled_is_retried(scripted_llm):
     run_plan(plan, agents_on(scripted_llm("Done.")))
     with pytest.raises(PlanConflict):
         steering.retry_plan(plan_id=plan.pk, by=plan.owner, now=timezone.now())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_three_retries_at_once_one_forks_and_the_others_name_its_fork():
+    plan = hold_plan(llm_step("one"))
+    steering.cancel_plan(plan_id=plan.pk)
+
+    def retry(_: int) -> tuple[str, int]:
+        try:
+            return "made", steering.retry_plan(plan_id=plan.pk, by=plan.owner, now=timezone.now()).pk
+        except PlanConflict as exc:
+            return "refused", exc.details["fork"]
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(3) as threads:
+        came = list(threads.map(retry, range(3)))
+    assert sorted(word for word, _ in came) == ["made", "refused", "refused"]
+    assert len({key for _, key in came}) == 1
+    fork = ExecutionPlan.objects.get(retry_of=plan)
+    steering.cancel_plan(plan_id=fork.pk)
+    assert steering.retry_plan(plan_id=plan.pk, by=plan.owner, now=timezone.now()).retry_of_id == plan.pk
 
 
 @pytest.mark.django_db(transaction=True)
