@@ -20,7 +20,7 @@ class TurnOwner:
         """Open the change from outside of one turn.
 
         Raises:
-            Turn.DoesNotExist: no such turn.
+            NotVisible: no such turn.
         """
         return intervention(Turn, owner_id)
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from plan import services, steering
 from plan.models import ExecutionPlan, PlanStep, StepStatus
 from tools.units import Intervention, intervention
+from workspaces.errors import NotVisible
 
 
 class StepOwner:
@@ -16,9 +17,12 @@ class StepOwner:
         """Open the change from outside of the step's plan.
 
         Raises:
-            PlanStep.DoesNotExist: no such step.
+            NotVisible: no such step.
         """
-        return intervention(ExecutionPlan, PlanStep.objects.values_list("plan_id", flat=True).get(pk=owner_id))
+        plan_id = PlanStep.objects.filter(pk=owner_id).values_list("plan_id", flat=True).first()
+        if plan_id is None:
+            raise NotVisible(step=owner_id)
+        return intervention(ExecutionPlan, plan_id)
 
     def resume(self, change: Intervention[ExecutionPlan], owner_id: int) -> None:
         """The step is pending again when it waited for a person; its plan goes back to the queue when it waited too."""

@@ -28,7 +28,7 @@ class RunOwner(Protocol):
         """Open the change from outside that covers this turn, step or call: `tools.units.intervention` of its run.
 
         Raises:
-            ObjectDoesNotExist: no such run.
+            NotVisible: no such run.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -20,6 +21,7 @@ from tools.settings import tool_settings
 from tools.toolset import tools_of
 from tools.types import ToolSpec
 from tools.values import clean_text, digest
+from workspaces.errors import NotVisible
 from workspaces.models import User
 from workspaces.permissions import may
 
@@ -80,6 +82,8 @@ def decide(
 
 def expire_approvals(now: datetime, *, limit: int = 200) -> list[int]:
     """Reject what nobody decided in time; the keys of those that expired. For the sweep; two at once are harmless.
+
+    What a run waited for that is gone is withdrawn.
 
     Source: CAP-033.
     """
@@ -171,9 +175,17 @@ def _approved(
 def _close(
     approval: Approval, *, to: str, by: User | None, note: str, now: datetime, columns: Mapping[str, Any]
 ) -> bool:
-    """Take the decision under the locks of stream and run, and let the run go on when nothing else holds it up."""
+    """Take the decision under the locks of stream and run, and let the run go on when nothing else holds it up.
+
+    Of a run that is gone nothing goes on: what it waited for is withdrawn.
+    """
     owner = run_owner(approval.owner_kind)
-    with owner.locked(approval.owner_id) as change:
+    with ExitStack() as locks:
+        try:
+            change = locks.enter_context(owner.locked(approval.owner_id))
+        except NotVisible:
+            Approval.objects.withdraw(approval.owner_kind, [approval.owner_id], now=now)
+            return False
         if not Approval.objects.decide(approval.pk, to=to, by=by, note=note, now=now, **columns):
             return False
         if approval.question == Question.HAPPENED and by is not None:

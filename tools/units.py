@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import InterfaceError, OperationalError, connection, transaction
 from psycopg import errors as pg
 
@@ -22,6 +23,7 @@ from events.types import EventName
 from streaming.signals import wake
 from tools.errors import LeaseLost, WaitingInsideTransaction
 from tools.runs import LeasedRun, RunRef, RunStatus
+from workspaces.errors import NotVisible
 
 logger = logging.getLogger(__name__)
 
@@ -157,12 +159,15 @@ def intervention(model: type[R], pk: int) -> Iterator[Intervention[R]]:
         pk: the run; the caller has checked that its user may change it.
 
     Raises:
-        model.DoesNotExist: no such run.
+        NotVisible: no such run, or it was deleted meanwhile.
     """
     with transaction.atomic():
-        stream_id = model._default_manager.values_list("stream_id", flat=True).get(pk=pk)
-        Stream.objects.lock(stream_id)
-        run = model._default_manager.select_for_update(no_key=True, of=("self",)).get(pk=pk)
+        try:
+            stream_id = model._default_manager.values_list("stream_id", flat=True).get(pk=pk)
+            Stream.objects.lock(stream_id)
+            run = model._default_manager.select_for_update(no_key=True, of=("self",)).get(pk=pk)
+        except ObjectDoesNotExist:
+            raise NotVisible(run=f"{model.KIND}:{pk}") from None
         change = Intervention(run=run)
         transaction.on_commit(lambda: wake(stream_id) if change.events else None)
         yield change

@@ -456,3 +456,18 @@ def test_a_decision_for_a_run_that_has_ended_changes_no_run(chief: User, workspa
     decide(chief, "reject")
     turn.refresh_from_db()
     assert turn.status == "completed"
+
+
+@pytest.mark.parametrize("kind", ["call", "turn", "step"])
+def test_what_a_run_waited_for_that_is_gone_is_withdrawn_without_a_word(
+    ask: Ask, chief: User, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, text in enumerate(("a", "b"), 1):
+        ask("tell", text=text)
+        Approval.objects.filter(owner_id__lt=10**9).update(owner_kind=kind, owner_id=10**9 + number)
+    with pytest.raises(ApprovalConflict) as refused:
+        decide(chief, "reject")
+    assert refused.value.details["status"] == "withdrawn"
+    assert services.expire_approvals(timezone.now() + timedelta(days=8)) == []
+    assert set(Approval.objects.values_list("status", flat=True)) == {"withdrawn"}
+    assert caplog.text == ""
