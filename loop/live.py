@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from blackboard.extract import VisibleText
-from llm.types import End, ModelEvent, TextDelta, Withdrawn
+from llm.types import End, ModelEvent, RateLimited, TextDelta, Withdrawn
 from streaming.signals import LiveRound
 from tools.registry import label_of
 
@@ -45,6 +45,8 @@ class LiveRun:
             case Withdrawn():
                 self._visible = VisibleText()
                 self._open.restart()
+            case RateLimited(message=message, attempt=attempt, delay_s=delay_s):
+                self._open.waiting(message, attempt, delay_s)
             case End(response=response):
                 self._open.append(self._visible.close())
                 for position, call in enumerate(response.tool_calls or [], start=1):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -128,6 +129,8 @@ class Hub:
             place = {"run": run, "round": int(meta["round"]), "fence": int(meta["fence"])}
             if text:
                 signals.append({"event": "token", **place, "offset": 0, "text": text})
+            if "wait" in meta and (left := float(meta["wait_until"]) - time.time()) > 0:
+                signals.append({**json.loads(meta["wait"]), "delay_s": round(left, 1)})
             signals.extend(json.loads(meta[name]) for name in sorted(meta) if name.startswith("tool:"))
         return signals
 

@@ -55,6 +55,9 @@ if op == 'text' then
   end
   chars = offset + count
   redis.call('HSET', KEYS[2], 'chars', chars)
+  redis.call('HDEL', KEYS[2], 'wait', 'wait_until')
+elseif op == 'wait' then
+  redis.call('HSET', KEYS[2], 'wait', message, 'wait_until', ARGV[9])
 elseif op == 'tool' then
   redis.call('HSET', KEYS[2], 'tool:' .. ARGV[9], message)
 elseif op == 'close' then
@@ -108,6 +111,7 @@ class LiveRound:
         self._sent = 0
         self._tools: list[dict[str, Any]] = []
         self._tools_sent = 0
+        self._waiting: tuple[str, int, float] | None = None
         self._restart = False
         self._closing = False
         self._dead = False
@@ -117,6 +121,7 @@ class LiveRound:
         if text and not self._dead:
             with self._lock:
                 self._pieces.append(text)
+                self._waiting = None
             _flusher.submit(self)
 
     def tool(self, position: int, tool: str, label: str) -> None:
@@ -125,11 +130,24 @@ class LiveRound:
             self._tools.append({"position": position, "tool": tool, "label": label})
         _flusher.submit(self)
 
+    def waiting(self, message: str, attempt: int, delay_s: float) -> None:
+        """The provider is not asked for a while; the next text ends the wait (CAP-006).
+
+        Args:
+            message: why.
+            attempt: how many attempts there were.
+            delay_s: seconds from now.
+        """
+        with self._lock:
+            self._waiting = (message, attempt, time.time() + delay_s)
+        _flusher.submit(self)
+
     def restart(self) -> None:
         """What was shown of this round is withdrawn: another owner, or another try, begins it anew."""
         with self._lock:
             self._pieces, self._first_unsent, self._sent = [], 0, 0
             self._tools, self._tools_sent = [], 0
+            self._waiting = None
             self._restart = True
         _flusher.submit(self)
 
@@ -144,6 +162,12 @@ class LiveRound:
         commands: list[list[str | int]] = []
         if self._restart:
             commands.append(["restart", *self._envelope("round_restarted")])
+        if self._waiting is not None:
+            message, attempt, until = self._waiting
+            left = round(max(0.0, until - time.time()), 1)
+            commands.append(
+                ["wait", *self._envelope("rate_limit", message=message, attempt=attempt, delay_s=left), str(until)]
+            )
         unsent = "".join(self._pieces[self._first_unsent :]).encode("utf-8", "replace").decode()
         if unsent:
             envelope = self._envelope("token", offset=self._sent, text=unsent)
@@ -214,18 +238,18 @@ class _Flusher:
     def _send(self, rounds: list[LiveRound]) -> list[LiveRound]:
         """Send all in one trip; the rounds that have more to send."""
         pipeline = client().pipeline(transaction=False)
-        sent: list[tuple[LiveRound, list[list[str | int]], list[str], int, int]] = []
+        sent: list[tuple[LiveRound, list[list[str | int]], list[str], int, int, object]] = []
         for live in rounds:
             with live._lock:
                 commands = [] if live._dead else live._commands()
-                sent.append((live, commands, live._pieces, len(live._pieces), len(live._tools)))
+                sent.append((live, commands, live._pieces, len(live._pieces), len(live._tools), live._waiting))
             key = key_of(live.stream_id)
             for command in commands:
                 pipeline.eval(_WRITE, 3, key, f"{key}:{live.run}", f"{key}:{live.run}:text", *command)
         replies = iter(pipeline.execute() if len(pipeline) else [])
         circuit.worked()
         again = []
-        for live, commands, pieces, pieces_sent, tools_sent in sent:
+        for live, commands, pieces, pieces_sent, tools_sent, waiting_sent in sent:
             stored = [int(next(replies)) for _ in commands]
             with live._lock:
                 if REPLACED in stored or (commands and commands[-1][0] == "close"):
@@ -233,6 +257,8 @@ class _Flusher:
                 elif live._pieces is not pieces:  # restarted meanwhile: nothing of what was sent counts
                     again.append(live)
                 else:
+                    if live._waiting is waiting_sent:
+                        live._waiting = None
                     self._acknowledge(live, commands, stored, pieces_sent, tools_sent)
                     if live._commands():
                         again.append(live)

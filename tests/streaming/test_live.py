@@ -162,3 +162,31 @@ def test_a_closed_round_is_forgotten_when_redis_is_dead(valkey: Valkey) -> None:
     live.append("never sent")
     live.close()
     assert drain(5)
+
+
+def test_a_wait_for_the_provider_is_told_and_kept_until_text_comes() -> None:
+    stream_id = uuid.uuid4()
+    listener = Listener(stream_id)
+    live = LiveRound(stream_id, run="turn:1", round=2, fence=3)
+    live.waiting("rate limited", 1, 5.0)
+    assert drain()
+    assert {"wait", "wait_until"} <= kept(stream_id)["turn:1"][0].keys()
+    [told] = listener.take()
+    assert {name: told[name] for name in ("event", "run", "round", "fence", "message", "attempt")} == {
+        "event": "rate_limit", "run": "turn:1", "round": 2, "fence": 3, "message": "rate limited", "attempt": 1,
+    }  # fmt: skip
+    assert 4 < told["delay_s"] <= 5
+    live.append("at last")
+    assert drain()
+    meta, text = kept(stream_id)["turn:1"]
+    assert ("wait" in meta, text) == (False, "at last")
+
+
+def test_a_wait_is_withdrawn_with_its_round() -> None:
+    stream_id = uuid.uuid4()
+    live = LiveRound(stream_id, run="turn:1", round=1, fence=1)
+    live.waiting("rate limited", 1, 5.0)
+    assert drain()
+    live.restart()
+    assert drain()
+    assert "wait" not in kept(stream_id)["turn:1"][0]

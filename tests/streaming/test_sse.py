@@ -189,6 +189,19 @@ class TestLive:
             assert json.loads(client.named("tool_start")[0]["data"])["tool"] == "search"
             assert all(event["id"] is None for event in client.events)
 
+    def test_a_late_reader_hears_of_a_wait_that_is_not_over(self, web: Web, valkey: Valkey) -> None:
+        conversation = make_conversation()
+        over = LiveRound(conversation.pk, run="turn:6", round=1, fence=1)
+        over.waiting("rate limited", 1, 0.0)
+        live = LiveRound(conversation.pk, run="turn:7", round=1, fence=2)
+        live.waiting("rate limited", 2, 30.0)
+        assert drain()
+        with open_stream(web, conversation) as client:
+            client.wait_for_events("caught_up")
+            [event] = client.named("rate_limit")
+            told = json.loads(event["data"])
+            assert (event["id"], told["run"], told["attempt"], 20 < told["delay_s"] <= 30) == (None, "turn:7", 2, True)
+
     def test_a_lower_fence_is_dropped(self, web: Web, valkey: Valkey) -> None:
         conversation = make_conversation()
         with open_stream(web, conversation) as client:
