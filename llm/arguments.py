@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NoReturn
 from uuid import uuid4
 
 from llm.types import ToolCall
+
+MAX_NAME = 128  # a tool has at most 64 characters; what is longer names none, and fits no column
+MAX_DEPTH = 64  # of objects and arrays inside each other
 
 
 def tool_call(call_id: str, name: str, raw: object) -> ToolCall:
@@ -14,13 +18,13 @@ def tool_call(call_id: str, name: str, raw: object) -> ToolCall:
 
     Args:
         call_id: the provider's id, or empty.
-        name: the tool's name, as written.
+        name: the tool's name, as written; cut behind `MAX_NAME` characters.
         raw: the arguments: JSON text, or an object already.
     """
     arguments, error = parse_arguments(raw)
-    if not is_storable(arguments):
-        arguments, error = {}, "The arguments hold a character that no text may hold (NUL, or half a surrogate pair)."
-    call = ToolCall(id=call_id or f"call_{uuid4().hex[:24]}", name=storable(name), arguments=arguments)
+    if problem := unstorable(arguments, depth=MAX_DEPTH):
+        arguments, error = {}, f"The arguments {problem}."
+    call = ToolCall(id=call_id or f"call_{uuid4().hex[:24]}", name=storable(name)[:MAX_NAME], arguments=arguments)
     if error:
         call["arguments_error"] = error
     return call
@@ -41,9 +45,9 @@ def parse_arguments(raw: object) -> tuple[dict[str, Any], str]:
     if not text:
         return {}, ""
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
         if isinstance(value, str):
-            value = json.loads(value, parse_constant=_no_constant)
+            value = json.loads(value, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as exc:
         reason = "nested too deeply" if isinstance(exc, RecursionError) else str(exc)
         return {}, f"The arguments are not valid JSON ({reason}). Send one JSON object."
@@ -65,14 +69,34 @@ def storable(text: str) -> str:
     return text.replace("\0", "\ufffd")
 
 
-def is_storable(value: Any) -> bool:
-    """Whether every text in a JSON value can be stored."""
+def unstorable(value: Any, *, depth: int) -> str:
+    """Why a JSON value cannot be stored, as the end of a sentence; empty: it can.
+
+    Args:
+        depth: of objects and arrays inside each other, at most.
+    """
     if isinstance(value, str):
-        return storable(value) == value
-    if isinstance(value, dict):
-        return all(is_storable(name) and is_storable(item) for name, item in value.items())
-    return all(map(is_storable, value)) if isinstance(value, list) else True
+        fine = storable(value) == value
+        return "" if fine else "hold a character that no text may hold (NUL, or half a surrogate pair)"
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else "hold a number that JSON cannot hold"
+    if not isinstance(value, dict | list):
+        return ""
+    if depth == 0:
+        return "are nested too deeply"
+    parts = [*value, *value.values()] if isinstance(value, dict) else value
+    for part in parts:
+        if problem := unstorable(part, depth=depth - 1):
+            return problem
+    return ""
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON value")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text:.40} is too large a number")
+    return value

@@ -16,7 +16,7 @@ from llm.adapters.anthropic_answer import MessagesAnswer
 from llm.adapters.anthropic_request import PROVIDER, conversation, marked_system, marked_tools, rounds_without_thinking
 from llm.adapters.base import AsyncAdapter
 from llm.adapters.tls import shared_tls
-from llm.adapters.wire import cause_of, effort, provider_error, reading
+from llm.adapters.wire import cause_of, effort, provider_error, reading, refuse_foreign
 from llm.errors import LLMConnectionError, LLMError, LLMTimeout, MalformedResponse
 from llm.types import End, ModelEvent, ModelRequest
 
@@ -94,11 +94,15 @@ class AnthropicLLM(AsyncAdapter):
                     for event in answer.whole(raw):
                         yield event
             else:
+                came = False
                 async with raw:
                     with reading(self.model_id):
                         async for item in raw:
+                            came = True
                             for event in answer.item(item):
                                 yield event
+                if not came:
+                    refuse_foreign(self.model_id, raw.response.headers)
             with reading(self.model_id):
                 response = answer.response()
             yield End(response)

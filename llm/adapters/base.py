@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from llm import runtime
-from llm.arguments import is_storable, storable
+from llm.arguments import MAX_DEPTH, storable, unstorable
 from llm.base import ModelPort, OnEvent
 from llm.errors import StreamCut
 from llm.ports import CancelToken
@@ -19,6 +19,9 @@ from llm.settings import LLMSettings
 from llm.types import End, LLMResponse, ModelEvent, ModelRequest, TextDelta
 
 logger = logging.getLogger("llm")
+
+MAX_MODEL = 128  # characters of a model's name, as the rows hold it
+MAX_BLOCK_DEPTH = MAX_DEPTH + 16  # a call's arguments, and what a wire wraps around them
 
 
 class AsyncAdapter(ModelPort):
@@ -154,7 +157,10 @@ class Tidy:
 
 def _storable_response(response: LLMResponse) -> LLMResponse:
     content, thinking = storable(response.content), storable(response.thinking)
-    blocks = response.blocks if response.blocks is None or is_storable(response.blocks["items"]) else None
-    if (content, thinking, blocks) == (response.content, response.thinking, response.blocks):
+    model = storable(response.model)[:MAX_MODEL]
+    blocks = response.blocks
+    if blocks is not None and unstorable(blocks["items"], depth=MAX_BLOCK_DEPTH):
+        blocks = None
+    if (content, thinking, model, blocks) == (response.content, response.thinking, response.model, response.blocks):
         return response
-    return replace(response, content=content, thinking=thinking, blocks=blocks)
+    return replace(response, content=content, thinking=thinking, model=model, blocks=blocks)

@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from llm.adapters import openai_client
 from llm.adapters.base import AsyncAdapter
 from llm.adapters.chat_answer import ChatAnswer
-from llm.adapters.wire import effort, history, reading, reusable, system_text
+from llm.adapters.wire import effort, history, reading, refuse_foreign, reusable, system_text
 from llm.errors import LLMError, MalformedResponse
 from llm.types import End, LLMMessage, ModelEvent, ModelRequest, ToolSchema
 
@@ -53,13 +53,17 @@ class OpenAIChatLLM(AsyncAdapter):
                     for event in answer.whole(raw):
                         yield event
             else:
+                came = False
                 async with raw:
                     with reading(self.model_id):
                         async for chunk in raw:
+                            came = True
                             if not isinstance(chunk, ChatCompletionChunk):
                                 raise MalformedResponse(model=self.model_id, error="not a chunk of a chat completion")
                             for event in answer.chunk(chunk):
                                 yield event
+                if not came:
+                    refuse_foreign(self.model_id, raw.response.headers)
             for event in answer.close():
                 yield event
             yield End(answer.response())

@@ -12,7 +12,7 @@ from openai.types.responses import Response
 from llm.adapters import openai_client
 from llm.adapters.openai_chat import OpenAIChatLLM
 from llm.adapters.responses_answer import ResponsesAnswer
-from llm.adapters.wire import effort, history, reading, reusable, system_text
+from llm.adapters.wire import effort, history, reading, refuse_foreign, reusable, system_text
 from llm.errors import LLMError, MalformedResponse
 from llm.types import End, LLMMessage, ModelEvent, ModelRequest, ToolCall
 
@@ -38,11 +38,15 @@ class OpenAIResponsesLLM(OpenAIChatLLM):
                     for event in answer.whole(raw):
                         yield event
             else:
+                came = False
                 async with raw:
                     with reading(self.model_id):
                         async for item in raw:
+                            came = True
                             for event in answer.item(item):
                                 yield event
+                if not came:
+                    refuse_foreign(self.model_id, raw.response.headers)
             with reading(self.model_id):
                 response = answer.response()
             yield End(response)

@@ -184,8 +184,22 @@ def reading(model: str) -> Iterator[None]:
     """While a provider's answer is taken apart: what does not have the wire's shape is a `MalformedResponse`."""
     try:
         yield
-    except (AttributeError, TypeError, KeyError, IndexError, ValueError) as exc:
+    except (AttributeError, TypeError, KeyError, IndexError, ValueError, RecursionError) as exc:
         raise MalformedResponse(model=model, error=f"{type(exc).__name__}: {str(exc)[:120]}") from exc
+
+
+def refuse_foreign(model: str, headers: Mapping[str, str]) -> None:
+    """A stream without a single event in it: when it was a page, nothing was cut off (JSON counts as cut off).
+
+    Args:
+        headers: of the answer.
+
+    Raises:
+        MalformedResponse: the content type is neither that of an event stream nor JSON's.
+    """
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in ("", "text/event-stream", "application/json"):
+        raise MalformedResponse(model=model, error=f"{kind[:80]} in place of an event stream")
 
 
 def text_of(value: object) -> str:

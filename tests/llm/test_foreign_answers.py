@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from llm.errors import LLMError
+from llm.errors import LLMError, MalformedResponse, StreamCut
 from llm.testing.http import HTTPLoopback
 from tests.llm.samples import ASK, adapter, names, play, sample
 
@@ -93,3 +93,26 @@ def surprising(response):
         yield response
     if not all(type(value) is int for value in response.usage.values()):
         yield response.usage
+
+
+@pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "text/plain"])
+@pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses", "ollama"])
+def test_a_page_in_place_of_a_stream_is_malformed_and_not_a_stream_that_was_cut(wire, kind):
+    case = {**sample("openai_chat/http200_html"), "headers": {"content-type": kind}}
+    with HTTPLoopback(lambda exchange: play(exchange, case)) as server, pytest.raises(MalformedResponse):
+        adapter(wire, server.url).call(ASK, on_event=lambda _event: None)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses"])
+def test_an_event_stream_without_events_was_cut(wire):
+    case = {**sample("openai_chat/http200_html"), "headers": {"content-type": "text/event-stream"}, "text": ""}
+    with HTTPLoopback(lambda exchange: play(exchange, case)) as server, pytest.raises(StreamCut):
+        adapter(wire, server.url).call(ASK, on_event=lambda _event: None)
+
+
+def test_a_models_name_is_cut_to_what_its_rows_hold():
+    case = copy.deepcopy(sample("openai_chat/text"))
+    case["body"]["model"] = "m" * 500
+    with HTTPLoopback(lambda exchange: play(exchange, case)) as server:
+        assert adapter("openai_chat", server.url).call(ASK).model == "m" * 128

@@ -65,6 +65,34 @@ def test_arguments_that_are_no_json_value():
     assert parse_arguments('{"a": NaN}')[1]
     assert parse_arguments("[" * 100_000)[1]
     assert parse_arguments(3)[1]
+    assert parse_arguments('{"a": 1e999}')[1]
+    assert parse_arguments(json.dumps('{"a": [-1e999]}'))[1]
+
+
+def nested(depth):
+    value = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+@pytest.mark.parametrize("depth", [65, 400, 900])
+def test_arguments_nested_too_deeply_are_refused_as_text_and_as_an_object(depth, as_text):
+    raw = '{"a":' * depth + "1" + "}" * depth if as_text else nested(depth)
+    made = tool_call("c1", "t", raw)
+    assert (made["arguments"], made["arguments_error"]) == ({}, "The arguments are nested too deeply.")
+    assert "arguments_error" not in tool_call("c1", "t", nested(64))
+
+
+def test_an_object_with_a_number_that_json_does_not_have_is_refused():
+    made = tool_call("c1", "t", {"a": [{"b": float("inf")}]})
+    assert (made["arguments"], "a number" in made["arguments_error"]) == ({}, True)
+
+
+def test_a_name_longer_than_any_tools_is_cut_and_an_id_of_any_length_kept():
+    made = tool_call("i" * 500, "n" * 500, {})
+    assert (made["id"], made["name"]) == ("i" * 500, "n" * 128)
 
 
 RIGHT = {
