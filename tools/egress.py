@@ -9,6 +9,15 @@ from urllib.parse import urlsplit
 
 from tools.errors import EgressRefused
 
+NOT_PUBLIC = "it is not a public address, and MCP_PRIVATE_NETWORKS (in .env) does not list its network"
+
+
+def words_of(exc: EgressRefused) -> str:
+    """Why an address was refused, as a sentence for the person who typed it."""
+    host, address, reason = (str(exc.details.get(name) or "") for name in ("host", "address", "reason"))
+    subject = f"{host} ({address})" if address and address != host else host
+    return f"{subject} may not be reached: {reason}." if subject else f"This may not be reached: {reason}."
+
 
 def checked_addresses(host: str, port: int, *, private_networks: Sequence[str]) -> list[str]:
     """The addresses of `host` that may be connected to; connect to one of these, not to the name again.
@@ -31,7 +40,7 @@ def checked_addresses(host: str, port: int, *, private_networks: Sequence[str]) 
         real = mapped or parsed
         public = real.is_global and not real.is_multicast
         if not public and not any(real.version == network.version and real in network for network in networks):
-            raise EgressRefused(host=host, address=address, reason="not a public address, nor in a listed network")
+            raise EgressRefused(host=host, address=address, reason=NOT_PUBLIC)
     return addresses
 
 
@@ -43,9 +52,9 @@ def check_url(url: str, *, private_networks: Sequence[str]) -> None:
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise EgressRefused(url_scheme=parts.scheme, reason="only http and https URLs with a host")
+        raise EgressRefused(url_scheme=parts.scheme, reason="only http and https URLs with a host name can be")
     if parts.username or parts.password:
-        raise EgressRefused(host=parts.hostname, reason="no credentials in a URL")
+        raise EgressRefused(host=parts.hostname, reason="its URL holds a user or password; tokens go into MCP_TOKENS")
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError as exc:

@@ -96,7 +96,7 @@ class NoSuchResult(ToolsError):
 
 
 class EgressRefused(ToolsError):
-    """This address may not be connected to; the setting `CAPSTAN_TOOLS` `mcp_private_networks` lists exceptions."""
+    """This address may not be connected to; MCP_PRIVATE_NETWORKS lists exceptions."""
 
     code = "tools.egress_refused"
 

@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from tools import mcp_tools
-from tools.egress import check_url
+from tools.egress import check_url, words_of
 from tools.errors import EgressRefused, RemoteToolError
 from tools.mcp_models import McpServer, McpTool
 from tools.settings import tool_settings
@@ -33,6 +33,7 @@ class McpServerForm(forms.ModelForm[McpServer]):
             "result_characters",
             "enabled",
         )
+        help_texts = {"command": "For stdio: a name in MCP_COMMANDS, in .env."}
 
     def clean(self) -> dict[str, Any]:
         """Refuse an address the egress policy refuses, and a command that settings do not name."""
@@ -41,17 +42,29 @@ class McpServerForm(forms.ModelForm[McpServer]):
         if given.get("transport") == McpServer.Transport.STDIO:
             if given.get("command") not in settings.mcp_commands:
                 named = ", ".join(sorted(settings.mcp_commands)) or "none"
-                raise ValidationError({"command": f"CAPSTAN_TOOLS mcp_commands has no such command; it has {named}."})
+                raise ValidationError({"command": f"MCP_COMMANDS in .env lists no such command. Listed: {named}."})
             if given.get("url"):
-                raise ValidationError({"url": "A stdio server has no URL."})
+                raise ValidationError({"url": "A server that is started as a command has no URL: leave it empty."})
         else:
             if given.get("command"):
-                raise ValidationError({"command": "An http server has no command."})
+                raise ValidationError({"command": "A server that is reached by a URL has no command: leave it empty."})
+            if not given.get("url"):
+                if "url" not in self.errors:
+                    raise ValidationError({"url": "Give the URL at which the server answers."})
+                return given
             try:
-                check_url(given.get("url") or "", private_networks=settings.mcp_private_networks)
+                check_url(given["url"], private_networks=settings.mcp_private_networks)
             except EgressRefused as exc:
-                raise ValidationError({"url": str(exc)}) from exc
+                raise ValidationError({"url": words_of(exc)}) from exc
         return given
+
+
+def _why(exc: Exception) -> str:
+    if isinstance(exc, EgressRefused):
+        return words_of(exc)
+    if isinstance(exc, RemoteToolError):
+        return str(exc.details.get("reason") or exc.details.get("message") or "it answered with an error.")
+    return "it did not answer in time."
 
 
 def _workspaces(request: HttpRequest) -> QuerySet[Workspace]:
@@ -84,7 +97,7 @@ class McpServerAdmin(admin.ModelAdmin[McpServer]):
             try:
                 changed = mcp_tools.refresh(server=server, now=timezone.now())
             except (RemoteToolError, EgressRefused, TimeoutError) as exc:
-                self.message_user(request, f"{server.name} could not be asked: {exc}", messages.ERROR)
+                self.message_user(request, f"{server.name} could not be asked: {_why(exc)}", messages.ERROR)
                 continue
             self.message_user(request, f"{server.name}: {len(changed)} tools are new or changed; approve them there.")
 

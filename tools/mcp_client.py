@@ -141,7 +141,7 @@ async def _connected(server: McpServer) -> AsyncIterator[Client]:
 def _command(name: str) -> StdioServerParameters:
     command = tool_settings().mcp_commands.get(name)
     if command is None:
-        raise RemoteToolError(command=name, reason="CAPSTAN_TOOLS mcp_commands has no such command")
+        raise RemoteToolError(command=name, reason="MCP_COMMANDS lists no such command")
     environment = {name: os.environ[name] for name in command.environment if name in os.environ}
     return StdioServerParameters(command=command.argv[0], args=list(command.argv[1:]), env=environment)
 

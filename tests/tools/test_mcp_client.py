@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import threading
@@ -278,9 +279,19 @@ def test_the_admin_takes_servers_by_the_policy_and_approves_tools(
         "enabled": "on",
     }
     add = reverse("admin:capstan_tools_mcpserver_add")
-    assert "egress_refused" in browser.post(add, given).content.decode()
+    private = browser.post(add, given).content.decode()
+    assert "10.0.0.1 may not be reached: it is not a public address" in private
+    assert "MCP_PRIVATE_NETWORKS" in private
+    user_in_url = browser.post(add, given | {"url": "https://me:pw@example.com/"}).content.decode()
+    assert "example.com may not be reached: its URL holds a user or password; tokens go into MCP_TOKENS." in user_in_url
+    other_scheme = browser.post(add, given | {"url": "file:///etc/passwd"}).content.decode()
+    assert "only http and https URLs with a host name can be" in other_scheme
+    assert "Give the URL" in browser.post(add, given | {"url": ""}).content.decode()
+    for page in (private, user_in_url, other_scheme):
+        assert not re.search(r"egress_refused|CAPSTAN_TOOLS|\{&#x27;", page)
     stdio = given | {"transport": "stdio", "url": "", "command": "rm"}
-    assert "no such command" in browser.post(add, stdio).content.decode()
+    unknown = browser.post(add, stdio).content.decode()
+    assert "MCP_COMMANDS in .env lists no such command. Listed: peer." in unknown
     assert browser.post(add, stdio | {"command": "peer"}).status_code == 302
     servers = reverse("admin:capstan_tools_mcpserver_changelist")
     browser.post(servers, {"action": "ask_for_tools", "_selected_action": [peer.pk]})
