@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from django.db import OperationalError
 from config.errors import StartRefused
 from workspaces.errors import ConfigurationError
 
+SHOWS_ALL = ("2", "3")  # of --verbosity
 NO_DATABASE = (
     "No PostgreSQL runs on the state folder {state}, and DATABASE_URL is not set: start Capstan with `make run`, "
     "or set DATABASE_URL."
@@ -25,6 +27,7 @@ def main(argv: Sequence[str]) -> int:
         The exit code: 2 for a wrong environment, else the command's own.
     """
     try:
+        quieten(argv)
         execute_from_command_line(list(argv))
     except ConfigurationError as exc:
         return _refuse(f"{exc.details.get('setting')}: {exc.details.get('hint')}")
@@ -35,6 +38,18 @@ def main(argv: Sequence[str]) -> int:
             raise
         return _refuse(NO_DATABASE.format(state=settings.STATE_DIR))
     return 0
+
+
+def quieten(argv: Sequence[str]) -> None:
+    """Log from WARNING on, so that a command's result is not buried; `--verbosity 2` shows the rest.
+
+    A development server's log is its result.
+    """
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("-v", "--verbosity", default="1")
+    chosen, _ = options.parse_known_args(list(argv[2:]))
+    if chosen.verbosity not in SHOWS_ALL and argv[1:2] != ["runserver"]:
+        settings.LOGGING["handlers"]["console"]["level"] = "WARNING"
 
 
 def _refuse(reason: str) -> int:

@@ -7,16 +7,13 @@ from typing import Any
 
 from django.core.checks import Error, register
 
-from factory.tiers import llm_settings
-from workspaces.errors import ConfigurationError
+from factory.tiers import model_problems
 
 
 @register("llm")
 def model_is_configured(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[Error]:
-    """`factory.E001`: the environment names no usable model."""
-    try:
-        llm_settings()
-    except ConfigurationError as exc:
-        setting, hint = exc.details.get("setting"), exc.details.get("hint")
-        return [Error(f"{setting} does not fit", hint=f"{setting}: {hint}", id="factory.E001")]
-    return []
+    """`factory.E001`, once for each variable: the environment names no usable model."""
+    return [
+        Error(f"{setting} {problem}", hint=f"{hint[0].upper()}{hint[1:]}.", id="factory.E001")
+        for setting, problem, hint in model_problems()
+    ]

