@@ -194,6 +194,7 @@ class Postgres:
             stop_signal=signal.SIGINT,  # "fast": sessions are ended, the data are written
             death_signal=signal.SIGINT,
             account=self.layout.account,
+            not_shown=("FATAL:  the database system is starting up",),  # whoever asks too early is told so himself
         )
 
     def answer(self) -> None:

@@ -36,6 +36,7 @@ class Program:
     death_signal: signal.Signals = signal.SIGKILL  # what the kernel sends when the parent dies
     account: Account | None = None  # None: ours
     not_shown: tuple[str, ...] = ()  # lines of its output that contain one of these are left out
+    ready_line: str = ""  # the line by which it says that it is ready; it is not shown
 
 
 def spawn(program: Program, *, output: int | IO[Any], keep: Sequence[int] = ()) -> subprocess.Popen[bytes]:

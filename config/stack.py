@@ -13,22 +13,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import redis
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import OperationalError, connections
 
 from config import first_start, static_files
+from config.celery import READY_LINE
 from config.embedded import Layout, Postgres, Valkey, remove_sockets, servers_of, wait_for
 from config.errors import StartRefused
 from config.processes import Program
 from config.state import Servers, StateFolder
-from config.supervisor import Supervisor
+from config.supervisor import ServerLost, Supervisor
 
 HOST = "127.0.0.1"
 WEB_POOL, WORKER_POOL = 20, 32  # database connections at most, opened on demand
 TURN_SLOTS = 32  # runs at once in the threads worker (design § 6)
 LIVE_LIMIT_S = 60.0
 LIVE_POLL_S = 0.05
+REDIS_LIMIT_S = 5.0
+READY = "ready: d5f0c3"  # no log line of anybody's
 ROOT_WORKER_WARNING = "ignore:You're running the worker with superuser privileges"  # on four lines, at every start
 
 
@@ -64,10 +68,16 @@ class Stack:
             with contextlib.ExitStack() as after, supervisor.running():
                 try:
                     self._start(supervisor, after)
+                    supervisor.watch()
                 except StartRefused:
                     supervisor.flush()
                     raise
-                supervisor.watch()
+                except ServerLost as exc:
+                    supervisor.flush()
+                    raise StartRefused(
+                        f"{exc}, and nothing works without it: everything is stopped. Its last lines say why; "
+                        f"is the state folder {self.state.path} still there, with room on its disk?"
+                    ) from exc
                 supervisor.say("stopping")
         finally:
             self.state.withdraw()
@@ -75,6 +85,8 @@ class Stack:
 
     def _start(self, supervisor: Supervisor, after: contextlib.ExitStack) -> None:
         self._refuse_taken_port()
+        if self.redis_url:
+            check_redis(self.redis_url)
         servers = self._start_servers(supervisor, after)
         self.state.announce(servers)
         password = self._prepare_database(supervisor)
@@ -89,14 +101,16 @@ class Stack:
             "PYTHONUNBUFFERED": "1",
             "PYTHONWARNINGS": ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), ROOT_WORKER_WARNING))),
         }
-        web, *others = programs(self, environment)
-        supervisor.start(web)
+        first, *others = programs(self, environment)
+        web = supervisor.start(first)
         self._wait_until_live(supervisor)  # alone: six interpreters that start at once keep a small machine busy
         if supervisor.stop_requested:
             return
-        for program in others:
-            supervisor.start(program)
+        web.ready = True
+        workers = [supervisor.start(program) for program in others]
         self._greet(supervisor, password)
+        if supervisor.watch(until=lambda: all(child.ready for child in workers)):
+            supervisor.say("The workers are ready: questions are answered now.")
 
     def _refuse_taken_port(self) -> None:
         with socket.socket() as probe:
@@ -125,6 +139,7 @@ class Stack:
             ]
             for server, child in started:
                 wait_for(server, alive=lambda child=child: child.running)  # type: ignore[misc]
+                child.ready = True
             supervisor.flush()
         return Servers(
             database_url=self.database_url or embedded.database_url, redis_url=self.redis_url or embedded.redis_url
@@ -136,7 +151,8 @@ class Stack:
                 supervisor.say("the database is up to date")
             return first_start.create_first_user(password_file=self.state.password_file)
         except OperationalError as exc:
-            raise StartRefused(f"The database does not answer: {exc}") from exc
+            variable = "DATABASE_URL: the" if self.database_url else "The"
+            raise StartRefused(f"{variable} database does not answer: {str(exc).strip()}") from exc
         finally:
             connections.close_all()
 
@@ -154,7 +170,7 @@ class Stack:
             raise StartRefused(f"The web process did not answer within {LIVE_LIMIT_S:g} s; its lines above say why.")
 
     def _greet(self, supervisor: Supervisor, password: str | None) -> None:
-        supervisor.say(f"Capstan runs at http://{HOST}:{self.port}/")
+        supervisor.say(f"Capstan runs at http://{HOST}:{self.port}/ (its workers are starting)")
         if password is not None:
             supervisor.say(f"Sign in as {first_start.FIRST_USER} with the password {password}")
             supervisor.say(f"It is not shown again; {self.state.password_file} keeps it.")
@@ -172,8 +188,9 @@ def programs(stack: Stack, environment: Mapping[str, str]) -> list[Program]:
         return Program(
             name=name,
             argv=(sys.executable, "-m", *argv),
-            environment={**environment, "DATABASE_POOL_SIZE": str(pool)},
+            environment={**environment, "DATABASE_POOL_SIZE": str(pool), READY_LINE: READY},
             cwd=stack.base_dir,
+            ready_line=READY,
         )
 
     def worker(name: str, queues: str, *options: str, pool: int = 0) -> Program:
@@ -189,6 +206,26 @@ def programs(stack: Stack, environment: Mapping[str, str]) -> list[Program]:
         worker("suspect", "suspect", "-P", "solo", "-l", "WARNING"),
         python("beat", *celery, "beat", "-s", str(stack.state.beat_schedule), "-l", "WARNING"),
     ]
+
+
+def check_redis(url: str) -> None:
+    """Ask the given Redis for a reply. It may go away later; a start without it is a mistake in the URL.
+
+    Raises:
+        StartRefused: it does not answer; the reason names the variable.
+    """
+    try:
+        client = redis.Redis.from_url(url, socket_connect_timeout=REDIS_LIMIT_S, socket_timeout=REDIS_LIMIT_S)
+    except ValueError as exc:
+        raise StartRefused(
+            "REDIS_URL: it must read redis://user:password@host:port/number, rediss://… or unix:///path?db=number."
+        ) from exc
+    try:
+        client.ping()
+    except (redis.RedisError, OSError) as exc:
+        raise StartRefused(f"REDIS_URL: the Redis does not answer: {exc}") from exc
+    finally:
+        client.close()
 
 
 def is_live(port: int) -> bool:

@@ -23,6 +23,7 @@ from config.processes import Program, spawn
 
 FIRST_PAUSE_S = 0.5  # before a child that ended is started again, doubling
 LONGEST_PAUSE_S = 30.0
+SERVER_RESTARTS = 5  # in a row without a proven run: what everything else needs does not come back
 PROVEN_S = 30.0  # a child that ran this long is forgiven its earlier ends
 CHILDREN_STOP_S = 3.4  # workers hand back for 3 s; what still runs is killed and recovered as a crash (design § 5)
 STOP_S = 4.6  # for all; the servers get what the children left of it, to write their last page
@@ -32,6 +33,14 @@ STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 class Stopped(BaseException):
     """A signal asked us to stop while we were starting."""
+
+
+class ServerLost(Exception):
+    """A server ended again after each of its restarts; everything that needs it is of no use."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"{name} ended {SERVER_RESTARTS + 1} times in a row")
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +53,9 @@ class Child:
     started_at: float = 0.0
     restart_at: float | None = None
     pause_s: float = FIRST_PAUSE_S
+    ends: int = 0  # in a row, none of them after a proven run
+    ready: bool = False
+    silent: bool = False  # told to stop before it was ready: what it prints is how an import looks when it is cut off
     unfinished_line: bytes = field(default=b"", repr=False)
 
     @property
@@ -108,6 +120,9 @@ class Supervisor:
 
         Returns:
             Whether `until` ended it; False when a signal did.
+
+        Raises:
+            ServerLost: a server does not come back.
         """
         self._starting = False
         while not self.stop_requested:
@@ -136,6 +151,7 @@ class Supervisor:
 
     def _spawn(self, child: Child) -> None:
         child.restart_at = None
+        child.ready = False
         child.started_at = self._clock()
         child.process = spawn(child.program, output=subprocess.PIPE, keep=self._keep)
         pipe = child.process.stdout
@@ -153,18 +169,28 @@ class Supervisor:
     def _restart_due(self) -> None:
         for child in self.children:
             if child.restart_at is not None and child.restart_at <= self._clock():
-                self._spawn(child)
+                try:
+                    self._spawn(child)
+                except OSError as exc:  # its program or folder is gone
+                    self._ended(child, f"cannot be started ({exc.strerror})")
 
     def _reap(self) -> None:
         for child in self.children:
             if child.process is None or child.process.poll() is None or child.restart_at is not None:
                 continue
             if self._clock() - child.started_at >= PROVEN_S:
-                child.pause_s = FIRST_PAUSE_S
-            child.restart_at = self._clock() + child.pause_s
+                child.pause_s, child.ends = FIRST_PAUSE_S, 0
             _end_group(child.process)
-            self.say(f"{child.program.name} ended ({child.process.returncode}); starts again in {child.pause_s:g} s")
-            child.pause_s = min(child.pause_s * 2, LONGEST_PAUSE_S)
+            self._ended(child, f"ended ({child.process.returncode})")
+
+    def _ended(self, child: Child, how: str) -> None:
+        child.ends += 1
+        if child.server and child.ends > SERVER_RESTARTS:
+            self.say(f"{child.program.name} {how}")
+            raise ServerLost(child.program.name)
+        child.restart_at = self._clock() + child.pause_s
+        self.say(f"{child.program.name} {how}; starts again in {child.pause_s:g} s")
+        child.pause_s = min(child.pause_s * 2, LONGEST_PAUSE_S)
 
     def _wait(self, timeout: float | None) -> None:
         for key, _ in self._selector.select(timeout):
@@ -188,7 +214,9 @@ class Supervisor:
             lines, child.unfinished_line = [*lines, child.unfinished_line], b""
         for line in lines:
             text = line.decode(errors="replace").rstrip("\r")
-            if not any(part in text for part in child.program.not_shown):
+            if child.program.ready_line and text == child.program.ready_line:
+                child.ready = True
+            elif not child.silent and not any(part in text for part in child.program.not_shown):
                 self.say(text, name=child.program.name)
 
     def _stop_all(self) -> None:
@@ -199,6 +227,8 @@ class Supervisor:
             group = [child for child in self.children if child.server is servers]
             for child in group:
                 if child.process is not None:
+                    new = started - child.started_at < PROVEN_S  # one that was restarted long ago is known to run
+                    child.silent = bool(child.program.ready_line) and not child.ready and new and child.running
                     child.process.send_signal(child.program.stop_signal)  # no effect on one that ended
             deadline = started + limit
             while any(child.running for child in group) and self._clock() < deadline:

@@ -7,12 +7,13 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from config.processes import Program
-from config.supervisor import CHILDREN_STOP_S, Stopped, Supervisor
+from config.supervisor import CHILDREN_STOP_S, SERVER_RESTARTS, ServerLost, Stopped, Supervisor
 
 STUBBORN = """
 import signal, sys, time
@@ -88,6 +89,56 @@ def test_a_line_of_bytes_that_are_no_text_is_printed_all_the_same():
         supervisor.start(program("raw", r"import sys; sys.stdout.buffer.write(b'\xff no newline')"))
         watch_for(supervisor, output, "raw ended")
     assert "raw      | \ufffd no newline\n" in output.getvalue()
+
+
+def test_a_server_that_does_not_come_back_ends_the_watch():
+    output = io.StringIO()
+    supervisor = Supervisor(keep=(), output=output, clock=lambda: time.monotonic() * 20)
+    with pytest.raises(ServerLost, match="store ended 6 times in a row"), supervisor.running():
+        other = supervisor.start(program("other", "import time; time.sleep(60)"))
+        supervisor.start(program("store", "raise SystemExit(1)"), server=True)
+        supervisor.watch(poll_s=0.01)
+    assert output.getvalue().count("store ended (1); starts again") == SERVER_RESTARTS
+    assert not other.running
+
+
+def test_a_server_whose_program_is_gone_ends_the_watch(tmp_path: Path):
+    server = tmp_path / "server"
+    server.write_text("#!/bin/sh\nexit 1\n")
+    server.chmod(0o755)
+    gone = Program(name="store", argv=(str(server),), environment={}, cwd=Path("/"))
+    output = io.StringIO()
+    supervisor = Supervisor(keep=(), output=output, clock=lambda: time.monotonic() * 20)
+    with pytest.raises(ServerLost), supervisor.running():
+        supervisor.start(gone, server=True)
+        server.unlink()
+        supervisor.watch(poll_s=0.01)
+    assert "store cannot be started (No such file or directory); starts again" in output.getvalue()
+
+
+STARTING = """
+import signal, sys, time
+def stop(*_):
+    print("Traceback of an import", flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, stop)
+print("here", flush=True)
+{ready}
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("ready", "shown"), [("", False), ("print('it is ready', flush=True)", True)])
+def test_what_is_stopped_before_it_was_ready_says_no_more(ready: str, shown: bool):
+    output = io.StringIO()
+    supervisor = Supervisor(keep=(), output=output)
+    with supervisor.running():
+        child = supervisor.start(replace(program("child", STARTING.format(ready=ready)), ready_line="it is ready"))
+        watch_for(supervisor, output, "here")
+        if shown:
+            supervisor.watch(until=lambda: child.ready)
+    assert ("Traceback of an import" in output.getvalue()) is shown
+    assert "it is ready" not in output.getvalue()
 
 
 def _runs(pid: int) -> bool:

@@ -6,6 +6,7 @@ import http.cookiejar
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -82,6 +83,12 @@ def test_the_printed_password_signs_in_and_is_kept_for_its_owner_alone(stack: tu
     with browser.open(login, urllib.parse.urlencode(form).encode(), timeout=10) as page:
         assert page.url.endswith("/admin/")
     assert "sessionid" in {cookie.name for cookie in cookies}
+
+
+def test_a_healthy_start_reads_like_one(stack: tuple[Running, int]):
+    process, _ = stack
+    process.wait_for_line("The workers are ready", up.START_S)
+    assert not re.search(r"FATAL|Traceback|d5f0c3", process.output), process.output
 
 
 def test_a_second_start_on_the_folder_is_refused_with_the_reason(stack: tuple[Running, int], state: Path):
@@ -170,6 +177,35 @@ def test_a_taken_port_is_one_clear_line(stack: tuple[Running, int], tmp_path: Pa
     assert refused.wait(30) == 2
     assert f"Port {port} is in use: choose another, such as PORT={port + 1}." in refused.output
     assert "Traceback" not in refused.output
+
+
+def test_a_redis_that_does_not_answer_is_one_clear_line(tmp_path: Path):
+    url = f"redis://:secret@127.0.0.1:{up.free_port()}/0"
+    refused = up.start(tmp_path / "state", up.free_port(), REDIS_URL=url)
+    assert refused.wait(30) == 2
+    assert re.search(r"^REDIS_URL: the Redis does not answer: .*refused", refused.output, re.MULTILINE)
+    assert "Traceback" not in refused.output
+    assert "secret" not in refused.output
+
+
+def test_a_state_folder_that_is_gone_stops_everything():
+    """An interrupted test session removes it under a running stack."""
+    state = up.fresh_state()
+    with up.running(state) as (process, _):
+        shutil.rmtree(state)
+        postmaster = next(pid for pid, command in up.processes_of(state).items() if "bin/postgres -D" in command)
+        os.kill(postmaster, signal.SIGKILL)
+        assert process.wait(3 * 15) == 2
+        assert "postgres ended 6 times in a row, and nothing works without it" in process.output
+        assert not up.processes_of(state)
+
+
+def test_ctrl_c_while_the_workers_start_prints_no_traceback():
+    state = up.fresh_state()
+    with up.running(state) as (process, _):
+        process.process.send_signal(signal.SIGINT)
+        assert process.wait(STOP_S) == 0
+        assert "Traceback" not in process.output, process.output
 
 
 def test_a_command_without_a_database_says_make_run(tmp_path: Path):

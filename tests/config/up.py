@@ -50,7 +50,7 @@ def free_port() -> int:
 def start(state: Path, port: int, *argv: str, **extra: str) -> Running:
     """Start it; it may still be refused."""
     process = subprocess.Popen(
-        [sys.executable, "manage.py", "up", "--port", str(port), *argv],
+        [sys.executable, "manage.py", "up", "--stop-with-parent", "--port", str(port), *argv],
         env=environment(state, PYTHONUNBUFFERED="1", **extra),
         cwd=settings.BASE_DIR,
         stdout=subprocess.PIPE,
