@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 SLICE_S = 60.0
 SIDE_BY_SIDE = 4  # steps of one plan at once
 LOOK_AGAIN_S = 1.0  # a step may become ready from outside: a decision, a wait that ends, an adapted plan
+OPENING_S = 120.0  # to take a plan over and make its first agent, vendors' SDKs loaded; each step then has its own time
 ENDS_WITHIN_S = 5.0  # steps whose plan has left under them are waited for so long
 
 
@@ -92,7 +93,7 @@ class _Ride:
 
     def drive(self) -> Left:
         limit: int = getattr(settings, "CAPSTAN_PLAN_SIDE_BY_SIDE", SIDE_BY_SIDE)
-        with watching(self.run, cancel=self.cancel, deadline_s=settings.CAPSTAN_LEASE_SECONDS) as watch:
+        with watching(self.run, cancel=self.cancel, deadline_s=OPENING_S) as watch:
             steps = StepRunner(
                 plan=self.plan,
                 run_ref=self.run,
