@@ -130,8 +130,13 @@ class PlanView:
 
     @property
     def done(self) -> int:
-        """Steps that have ended."""
-        return sum(1 for step in self.steps if step.status in STEP_TERMINAL)
+        """Steps that ran to their end; a skipped one did not run."""
+        return sum(1 for step in self.steps if step.status in STEP_TERMINAL and step.status != StepStatus.SKIPPED)
+
+    @property
+    def skipped(self) -> int:
+        """Steps that will not run."""
+        return sum(1 for step in self.steps if step.status == StepStatus.SKIPPED)
 
     @property
     def took_ms(self) -> int | None:

@@ -194,6 +194,15 @@ def test_a_plan_is_stopped_and_tried_again_on_its_own_page(stack: Stack, reader:
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.locator(".plan")).to_have_attribute("data-status", "cancelled", timeout=30_000)
     expect(page.locator(".step[data-status=skipped]")).not_to_have_count(0)
+    said = page.locator(".step[data-status=skipped] [data-slot=status]").all_text_contents()
+    assert set(said) == {"Skipped"}  # live, before any reload
+    total, skipped = page.locator(".step").count(), len(said)
+    count = page.locator(".plan [data-slot=count]")
+    expect(count).to_have_text(f"{total - skipped} of {total} · {skipped} skipped")
+    assert page.locator(".plan progress").evaluate("bar => bar.value") == total - skipped
+    shown = count.text_content()
+    page.reload()
+    expect(count).to_have_text(shown or "")
     page.get_by_role("button", name="Try again").click()
     page.wait_for_url("**/plans/*/")
     expect(page.locator("[data-connection]")).to_have_text(re.compile("Live|Finished"))

@@ -285,9 +285,8 @@ export class Thread {
     const step = fromTemplate("step");
     step.dataset.step = key;
     step.dataset.run = run ?? "";
-    step.dataset.status = status;
+    this.stepStatus(step, status);
     setLine(slot(step, "action"), action);
-    slot(step, "status").textContent = words(status);
     slot(plan, "steps").append(step);
     return step;
   }
@@ -297,9 +296,8 @@ export class Thread {
     if (!plan) return;
     const step = this.step(data.plan_id, data.step) ?? this.addStep(plan, { ...data, key: data.step });
     if (data.run) step.dataset.run = data.run;
-    step.dataset.status = data.status;
+    this.stepStatus(step, data.status);
     setLine(slot(step, "action"), data.action);
-    slot(step, "status").textContent = words(data.status);
     this.time(step, data);
     if (data.html) setHtml(slot(step, "synthesis"), data.html);
     setText(slot(step, "error"), data.status === "completed" ? "" : data.error || "");
@@ -309,6 +307,11 @@ export class Thread {
     }
     if (!ENDED.includes(plan.dataset.status)) this.planStatus(plan, data.status.startsWith("waiting") ? data.status : "running");
     this.count(plan);
+  }
+
+  stepStatus(step, status) {
+    step.dataset.status = status;
+    slot(step, "status").textContent = words(status);
   }
 
   time(step, { status, at }) {
@@ -338,7 +341,7 @@ export class Thread {
     this.planStatus(plan, status);
     if (status !== "completed") {
       for (const step of plan.querySelectorAll("[data-step]")) {
-        if (!ENDED_STEPS.includes(step.dataset.status)) step.dataset.status = "skipped";
+        if (!ENDED_STEPS.includes(step.dataset.status)) this.stepStatus(step, "skipped");
         slot(step, "live").hidden = slot(step, "activity").hidden = true;
       }
     }
@@ -364,12 +367,11 @@ export class Thread {
   }
 
   count(plan) {
-    const steps = [...plan.querySelectorAll("[data-step]")];
-    const done = steps.filter((step) => ENDED_STEPS.includes(step.dataset.status)).length;
-    const bar = slot(plan, "progress");
-    bar.max = Math.max(1, steps.length);
-    bar.value = done;
-    slot(plan, "count").textContent = `${done} of ${steps.length}`;
+    const states = [...plan.querySelectorAll("[data-step]")].map((step) => step.dataset.status);
+    const skipped = states.filter((state) => state === "skipped").length;
+    const done = states.filter((state) => ENDED_STEPS.includes(state)).length - skipped;
+    Object.assign(slot(plan, "progress"), { max: Math.max(1, states.length), value: done });
+    slot(plan, "count").textContent = `${done} of ${states.length}${skipped ? ` · ${skipped} skipped` : ""}`;
   }
 
   async clicked(event) {
