@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any, cast
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.views import LoginView, LogoutView
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import render
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_GET
 
+from chat.http import error_body
 from chat.page_queries import approval_views, last_event_id, plan_views, pretty, transcript_view
 from chat.queries import conversation_for, conversations_of
 from chat.templatetags.chat_pages import WORDS
@@ -175,6 +177,31 @@ def approval(request: HttpRequest, approval_id: int) -> HttpResponse:
     chosen = Approval.objects.filter(pk=approval_for(user, approval_id).pk)
     [card] = approval_views(chosen, reader=user)
     return render(request, "chat/_approval.html", {"approval": card})
+
+
+def nothing(request: HttpRequest, exception: Exception | None = None) -> HttpResponseBase:
+    """An address that leads nowhere: our page, for the API its usual error."""
+    if request.path.startswith("/api/"):
+        return JsonResponse(error_body("not_found", "There is nothing at this address."), status=404)
+    return _nothing(request)
+
+
+@page
+def _nothing(_request: HttpRequest) -> HttpResponse:
+    raise NotVisible
+
+
+class NothingHere:
+    """With DEBUG, `nothing` in place of Django's page for developers; without it Django asks `handler404` itself."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        response = self.get_response(request)
+        if not settings.DEBUG or response.status_code != 404 or "Content-Security-Policy" in response:
+            return response
+        return nothing(request) if response.headers.get("Content-Type", "").startswith("text/html") else response
 
 
 def _user(request: HttpRequest) -> User:

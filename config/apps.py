@@ -4,6 +4,7 @@ from django.apps import AppConfig
 class ConfigConfig(AppConfig):
     name = "config"
     label = "capstan_config"
+    verbose_name = "Configuration"
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

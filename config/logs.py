@@ -27,12 +27,21 @@ class OneLineFormatter(logging.Formatter):
         return text if self._multiline else _one_line(text)
 
 
+class NoTraceOfRefusals(logging.Filter):
+    """A 403 or 404 is an answer, not a failure: its record keeps its line and loses the traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.ERROR:
+            record.exc_info = record.exc_text = None
+        return True
+
+
 def logging_settings(*, debug: bool) -> dict[str, Any]:
     """Django's LOGGING: everything to standard error, vendors' chatter from WARNING on."""
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "filters": {"correlation": {"()": CorrelationFilter}},
+        "filters": {"correlation": {"()": CorrelationFilter}, "refusals": {"()": NoTraceOfRefusals}},
         "formatters": {"line": {"()": OneLineFormatter, "multiline": debug}},
         "handlers": {
             "console": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["correlation"]},
@@ -40,6 +49,7 @@ def logging_settings(*, debug: bool) -> dict[str, Any]:
         "root": {"handlers": ["console"], "level": "INFO"},
         "loggers": {
             "django": {"handlers": [], "level": "INFO", "propagate": True},
+            "django.request": {"filters": ["refusals"]},
             "django.server": {"handlers": [], "propagate": True},
             **{name: {"handlers": [], "propagate": True} for name in ("uvicorn", "uvicorn.error", "uvicorn.access")},
             **{

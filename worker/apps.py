@@ -4,6 +4,7 @@ from django.apps import AppConfig
 class WorkerConfig(AppConfig):
     name = "worker"
     label = "capstan_worker"
+    verbose_name = "Workers"
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
