@@ -1,10 +1,43 @@
 from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.template.defaultfilters import truncatechars
 from django.template.loader import render_to_string
 
 from chat.models import Conversation, Message, Turn
 from chat.preview import preview_of
 from workspaces.errors import CapstanError
 from workspaces.readonly import RunAdmin
+
+SHOWN_CHARACTERS = 80  # of a text in a list
+
+
+class TurnInline(admin.TabularInline[Turn, Conversation]):
+    model = Turn
+    fk_name = "conversation"
+    fields = ("id", "status", "asked", "answered", "model_used", "stop_reason", "created_at")
+    readonly_fields = fields
+    extra = 0
+    can_delete = False
+    show_change_link = True
+    ordering = ("id",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Turn]:
+        return super().get_queryset(request).select_related("question")
+
+    @admin.display(description="question")
+    def asked(self, turn: Turn) -> str:
+        return truncatechars(turn.question.text if turn.question else "", SHOWN_CHARACTERS)
+
+    @admin.display(description="answer")
+    def answered(self, turn: Turn) -> str:
+        return truncatechars(turn.answer, SHOWN_CHARACTERS)
+
+    def has_add_permission(self, request: object, obj: object = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: object, obj: object = None) -> bool:
+        return False
 
 
 @admin.register(Conversation)
@@ -13,6 +46,7 @@ class ConversationAdmin(RunAdmin):
     list_filter = ("workspace", "identity")
     search_fields = ("title", "stream__id", "user__username")
     list_select_related = ("user", "workspace")
+    inlines = (TurnInline,)
 
 
 class MessageInline(admin.TabularInline[Message, Turn]):
@@ -33,7 +67,7 @@ class MessageInline(admin.TabularInline[Message, Turn]):
 
 @admin.register(Turn)
 class TurnAdmin(RunAdmin):
-    list_display = ("id", "status", "conversation", "user", "model_used", "stop_reason", "attempts", "created_at")
+    list_display = ("id", "status", "conversation", "user", "created_at", "stop_reason", "model_used", "correlation_id")
     list_filter = ("status", "identity", "stop_reason")
     search_fields = ("=id", "correlation_id", "user__username")
     list_select_related = ("conversation", "user")
@@ -54,6 +88,10 @@ class TurnAdmin(RunAdmin):
 class MessageAdmin(RunAdmin):
     workspace_path = "turn__workspace"
     user_path = "turn__user"
-    list_display = ("id", "turn", "round", "position", "role", "tool_name", "created_at")
+    list_display = ("id", "turn", "round", "position", "role", "tool_name", "beginning", "created_at")
     list_filter = ("role",)
     search_fields = ("text", "=turn__id", "tool_name")
+
+    @admin.display(description="text")
+    def beginning(self, message: Message) -> str:
+        return truncatechars(message.text, SHOWN_CHARACTERS)

@@ -63,4 +63,9 @@ class AgentInteraction(models.Model):
         permissions = (("view_costs", "Can see costs"),)
 
     def __str__(self) -> str:
-        return f"{self.model} for {self.owner_kind} {self.owner_id}"
+        return f"{self.model} for {self.owner}"
+
+    @property
+    def owner(self) -> str:
+        """What it belongs to, as people say it: `turn 12`; a command has no number."""
+        return self.owner_kind if self.owner_kind == OwnerKind.COMMAND else f"{self.owner_kind} {self.owner_id}"

@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.template.defaultfilters import truncatechars
 from django.utils import timezone
 
 from plan import steering
@@ -74,19 +75,24 @@ class PlanChangeInline(admin.TabularInline[PlanChange, ExecutionPlan]):
         return False
 
 
+GOAL_CHARACTERS = 60  # in the list
 CANCEL, RETRY = "capstan_plan.cancel_executionplan", "capstan_plan.retry_executionplan"
 
 
 @admin.register(ExecutionPlan)
 class ExecutionPlanAdmin(RunAdmin):
     user_path = "owner"
-    list_display = ("id", "status", "goal", "owner", "workspace", "attempts", "dispatches", "created_at", "ended_at")
+    list_display = ("id", "status", "short_goal", "owner", "created_at", "ended_at", "correlation_id", "workspace")
     list_filter = ("status", DeadLetterFilter, "template", "workspace")
     search_fields = ("goal", "correlation_id", "conversation_id")
     date_hierarchy = "created_at"
     list_select_related = ("owner", "workspace")
     inlines = (PlanStepInline, PlanChangeInline)
     actions = ("cancel", "retry")
+
+    @admin.display(description="goal", ordering="goal")
+    def short_goal(self, plan: ExecutionPlan) -> str:
+        return truncatechars(plan.goal, GOAL_CHARACTERS)
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return bool(self._where(request, CANCEL))

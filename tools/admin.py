@@ -8,6 +8,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.defaultfilters import truncatechars
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
@@ -26,6 +27,7 @@ from workspaces.readonly import ReadOnlyAdmin
 __all__ = ["mcp_admin"]  # registers with the admin by being imported
 
 SHOWN_TOKENS = 4_000
+SUMMARY_CHARACTERS = 80  # in the list
 
 
 def _json(value: Any) -> SafeString:
@@ -57,7 +59,7 @@ class _DecisionForm(forms.Form):
 class ApprovalAdmin(_DeciderAdmin):
     """People decide here, one by one with edited arguments, or many at once (CAP-033)."""
 
-    list_display = ("id", "status", "summary", "tool_name", "question", "requested_by", "workspace", "expires_at")
+    list_display = ("id", "status", "short_summary", "tool_name", "question", "requested_by", "workspace", "expires_at")
     list_filter = ("status", "question", "tool_name", "workspace")
     search_fields = ("tool_name", "summary", "correlation_id")
     list_select_related = ("requested_by", "workspace")
@@ -65,6 +67,10 @@ class ApprovalAdmin(_DeciderAdmin):
     change_form_template = "admin/capstan_tools/approval/change_form.html"
     exclude = ("arguments", "edited_arguments")
     readonly_fields = ("stored_arguments", "arguments_of_the_approver")
+
+    @admin.display(description="summary")
+    def short_summary(self, approval: Approval) -> str:
+        return truncatechars(approval.summary, SUMMARY_CHARACTERS)
 
     @admin.display(description="Arguments")
     def stored_arguments(self, approval: Approval) -> SafeString:
@@ -148,7 +154,7 @@ class ApprovalAdmin(_DeciderAdmin):
 class ToolExecutionAdmin(_DeciderAdmin):
     """The ledger (CAP-101); a person says here what became of a call whose outcome is unknown."""
 
-    list_display = ("id", "created_at", "tool_name", "effect", "status", "user", "workspace", "duration_ms", "cached")
+    list_display = ("created_at", "tool_name", "status", "effect", "ms", "user", "correlation_id", "workspace")
     list_filter = ("status", "effect", "mode", "cached", "workspace")
     search_fields = ("tool_name", "correlation_id", "conversation_id", "plan_id", "error")
     list_select_related = ("user", "workspace")
@@ -156,6 +162,10 @@ class ToolExecutionAdmin(_DeciderAdmin):
     actions = ("took_effect", "took_no_effect")
     exclude = ("arguments", "result")
     readonly_fields = ("call_arguments", "call_result")
+
+    @admin.display(description="ms", ordering="duration_ms")
+    def ms(self, row: ToolExecution) -> int | None:
+        return row.duration_ms
 
     @admin.display(description="Arguments")
     def call_arguments(self, row: ToolExecution) -> SafeString:

@@ -47,3 +47,14 @@ def test_pages_of_the_admin(signed_in):
     for name in ("conversation", "turn", "message"):
         assert browser.get(reverse(f"admin:capstan_chat_{name}_changelist")).status_code == 200
         assert browser.get(reverse(f"admin:capstan_chat_{name}_add")).status_code == 403
+
+
+def test_a_conversation_shows_its_turns_and_offers_no_change(signed_in):
+    it, browser = signed_in
+    page = browser.get(reverse("admin:capstan_chat_conversation_change", args=[it.conversation.pk])).content.decode()
+    turn = it.conversation.turns.get()
+    assert "Tell me &lt;b&gt;all&lt;/b&gt;" in page
+    assert "Done." in page
+    assert reverse("admin:capstan_chat_turn_change", args=[turn.pk]) in page
+    assert 'name="_save"' not in page
+    assert "Delete?" not in page
