@@ -11,6 +11,7 @@ from django.db import connection
 from llm.errors import RateLimitError
 from llm.testing import call
 from observability.models import AgentInteraction
+from plan import steering
 from plan.models import ExecutionPlan, PlanStep
 from streaming.signals import channel_of
 from tests.support.plans import agents_on, data_step, hold_plan, llm_step, run_plan, statuses
@@ -20,6 +21,7 @@ from tools.registry import Registry, tool
 from tools.runs import ClockTimestamp
 from tools.types import ToolContext
 from worker.runner import LOOK_AGAIN_S, SIDE_BY_SIDE, Left
+from workspaces.models import Workspace
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -138,3 +140,32 @@ def test_a_step_that_goes_on_has_only_the_time_that_is_left(scripted_llm):
     step = PlanStep.objects.get()
     assert (step.status, step.stop_reason, step.llm_synthesis) == ("completed", "wall_clock", "In the end.")
     assert llm.requests[-1].tool_choice == "none"
+
+
+def test_a_cancel_that_has_committed_undoes_the_round_that_comes_after_it(scripted_llm):
+    held = Registry()
+
+    @tool(effect="write", permission="capstan_workspaces.add_workspace", registry=held)
+    def make(context: ToolContext, slug: str) -> str:
+        """Make a workspace, while somebody cancels the plan."""
+        Workspace.objects.create(slug=slug, name=slug)
+
+        def cancel() -> None:
+            try:
+                assert not steering.cancel_plan(plan_id=context.plan_id or 0).ended
+            finally:
+                connection.close()
+
+        person = threading.Thread(target=cancel)
+        person.start()
+        person.join(10)
+        return slug
+
+    plan = hold_plan(llm_step("one"), llm_step("two"))
+    plan.owner.is_superuser = True
+    plan.owner.save()
+    assert run_plan(plan, agents_on(scripted_llm(call("make", slug="never")), make)) == Left.ENDED
+    assert (plan.status, statuses(plan)) == ("cancelled", {"one": "skipped", "two": "skipped"})
+    assert not Workspace.objects.filter(slug="never").exists()
+    assert not ToolExecution.objects.exists()
+    assert AgentInteraction.objects.get().committed is False
