@@ -126,9 +126,10 @@ def problems(env: Mapping[str, str], debug: bool) -> list[ConfigurationError]:
         lambda: _api_key(env, provider),
         lambda: _base_url(env, _URL_NAMES.get(provider, "")),
         *(partial(_model, env, provider, tier) for tier in TIERS),
+        lambda: LLMSettings.from_env(env, debug),  # for the numbers
     ]
     found: dict[object, ConfigurationError] = {}
-    for read in (*reads, lambda: LLMSettings.from_env(env, debug)):  # the last one for the numbers
+    for read in reads:
         try:
             read()
         except ConfigurationError as exc:

@@ -183,7 +183,7 @@ def test_a_redis_that_does_not_answer_is_one_clear_line(tmp_path: Path):
     url = f"redis://:secret@127.0.0.1:{up.free_port()}/0"
     refused = up.start(tmp_path / "state", up.free_port(), REDIS_URL=url)
     assert refused.wait(30) == 2
-    assert re.search(r"^REDIS_URL: the Redis does not answer: .*refused", refused.output, re.MULTILINE)
+    assert re.search(r"^CommandError: REDIS_URL: the Redis does not answer: .*refused", refused.output, re.MULTILINE)
     assert "Traceback" not in refused.output
     assert "secret" not in refused.output
 
