@@ -10,8 +10,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import kombu
 import kombu.exceptions
 import psycopg
+import redis
 from django.db import connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
@@ -57,10 +59,14 @@ def database_status() -> dict[str, Any]:
 
 def broker_status() -> dict[str, Any]:
     """Whether the broker that carries Celery's messages answers."""
-    try:
-        with app.connection_for_write(connect_timeout=PROBE_LIMIT_S) as broker:
+    known: Any = app.connection_for_write()
+    limits = {"socket_timeout": PROBE_LIMIT_S, "socket_connect_timeout": PROBE_LIMIT_S}
+    try:  # on a connection of its own: a worker's may wait long for an answer, a probe may not
+        with kombu.Connection(
+            known.as_uri(include_password=True), transport_options={**known.transport_options, **limits}
+        ) as broker:
             broker.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=PROBE_LIMIT_S)
-    except (OSError, kombu.exceptions.OperationalError) as exc:
+    except (OSError, kombu.exceptions.OperationalError, redis.RedisError) as exc:
         return _down("broker", exc)
     return {"status": "ok"}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from streaming.signals import client
+from streaming.connection import circuit, client
 
 logger = logging.getLogger(__name__)
 
@@ -43,34 +43,51 @@ _local = _Local()
 
 def read(key: str) -> dict[str, Any] | None:
     """The payload under `key`, or None."""
-    try:
-        text = client().get(key)
-    except redis.RedisError as exc:
-        logger.warning("snapshot cache in this process only: %s", exc)
-        text = _local.get(key)
+    if circuit.wait_s():
+        text: Any = _local.get(key)
+    else:
+        try:
+            text = client().get(key)
+        except redis.RedisError as exc:
+            _leave_alone(exc)
+            text = _local.get(key)
     return json.loads(text) if isinstance(text, str) else None
 
 
 def write(key: str, payload: dict[str, Any], *, ttl_s: int) -> None:
     """Keep `payload` for `ttl_s` seconds."""
     text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
-    try:
-        client().set(key, text, ex=ttl_s)
-    except redis.RedisError:
-        _local.put(key, text, ttl_s)
+    if not circuit.wait_s():
+        try:
+            client().set(key, text, ex=ttl_s)
+        except redis.RedisError as exc:
+            _leave_alone(exc)
+        else:
+            return
+    _local.put(key, text, ttl_s)
 
 
 def try_lock(key: str, *, seconds: float) -> bool:
     """Whether the caller may build what `key` names; True as well while Redis is away: two builds are harmless."""
+    if circuit.wait_s():
+        return True
     try:
         return bool(client().set(f"{key}:lock", "1", nx=True, px=int(seconds * 1000)))
-    except redis.RedisError:
+    except redis.RedisError as exc:
+        _leave_alone(exc)
         return True
 
 
 def unlock(key: str) -> None:
-    """Let the next one build."""
+    """Let the next one build; a lock that Redis cannot be told of now is left to its time-out."""
+    if circuit.wait_s():
+        return
     try:
         client().delete(f"{key}:lock")
     except redis.RedisError as exc:
-        logger.warning("snapshot lock left to its time-out: %s", exc)
+        _leave_alone(exc)
+
+
+def _leave_alone(exc: redis.RedisError) -> None:
+    logger.warning("snapshot cache in this process only: %s", exc)
+    circuit.failed(exc)

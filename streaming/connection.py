@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 1.0
 SOCKET_TIMEOUT_S = 2.0
 PAUSE_S = 1.0
+HUNG_PAUSE_S = 5.0
 
 
 @cache
@@ -31,10 +32,15 @@ def client() -> redis.Redis:
 
 
 class Circuit:
-    """After a failure nothing is tried for a second, so that a dead Redis costs one time-out and not one a signal."""
+    """After a failure nothing is tried for a while, so that a dead Redis costs one time-out and not one a signal.
 
-    def __init__(self, pause_s: float = PAUSE_S) -> None:
-        self.pause_s = pause_s
+    Args:
+        pause_s: seconds after a refusal, which costs no time.
+        hung_pause_s: seconds after a Redis that took the connection and said nothing, which costs a whole time-out.
+    """
+
+    def __init__(self, pause_s: float = PAUSE_S, hung_pause_s: float = HUNG_PAUSE_S) -> None:
+        self.pause_s, self.hung_pause_s = pause_s, hung_pause_s
         self._closed_from = 0.0
         self._down = False
 
@@ -44,7 +50,8 @@ class Circuit:
 
     def failed(self, exc: BaseException) -> None:
         """Pause; the first failure in a row is logged."""
-        self._closed_from = time.monotonic() + self.pause_s
+        pause_s = self.hung_pause_s if isinstance(exc, (redis.TimeoutError, TimeoutError)) else self.pause_s
+        self._closed_from = time.monotonic() + pause_s
         if not self._down:
             logger.warning("Redis does not answer, live signals pause: %s", exc)
         self._down = True

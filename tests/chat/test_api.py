@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from chat.api import agents
 from chat.models import Conversation, IdempotencyKey, Message, Turn
 from chat.runner import run_turn
 from llm.testing import ScriptedLLM, call
-from streaming.connection import client
+from streaming.connection import SOCKET_TIMEOUT_S, circuit, client
+from tests.support.redis import mute_redis
 from tests.support.runs import make_user, make_workspace
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -257,6 +259,7 @@ def no_redis(settings):
     client.cache_clear()
     yield
     client.cache_clear()
+    circuit.__init__()  # type: ignore[misc]  # as of a process that begins
 
 
 def test_without_redis_messages_are_taken_and_answered(api, play, no_redis):
@@ -266,6 +269,20 @@ def test_without_redis_messages_are_taken_and_answered(api, play, no_redis):
     assert (sent.status_code, sent.json()["text"]) == (201, "still here")
     later = api("post", f"/conversations/{key}/messages/", {"text": "Hi"}, Prefer="respond-async")
     assert (later.status_code, later.json()["status"]) == (202, "queued")
+
+
+def test_a_redis_that_hangs_costs_a_message_one_time_out(api, play, settings, no_redis):
+    play("still here")
+    key = conversation(api)
+    with mute_redis() as url:
+        settings.REDIS_URL = url
+        client.cache_clear()
+        circuit.__init__()  # type: ignore[misc]  # as of a process that begins
+        began = time.monotonic()
+        sent = api("post", f"/conversations/{key}/messages/", {"text": "Hi"})
+        took = time.monotonic() - began
+    assert (sent.status_code, sent.json()["text"]) == (201, "still here")
+    assert took < 2 * SOCKET_TIMEOUT_S
 
 
 def test_the_schema_describes_every_address(api):

@@ -1,6 +1,7 @@
 """The probes of a real web process whose parts are missing one by one."""
 
 import json
+import time
 import urllib.error
 import urllib.request
 
@@ -8,6 +9,7 @@ import pytest
 
 from llm.testing.loopback import OpenAILoopback
 from tests.support.processes import Processes
+from tests.support.redis import mute_redis
 
 NOWHERE = "postgres://capstan@%2Fnowhere/capstan"
 
@@ -45,6 +47,15 @@ def test_only_the_database_down_is_503_and_a_probe_needs_no_allowed_host(
         assert (code, body["status"], [p for p in parts if body[p]["status"] == "down"]) == (status, word, down)
         with urllib.request.urlopen(f"{base}/health/live", timeout=10) as answer:
             assert answer.status == 200
+
+
+def test_a_broker_that_takes_connections_and_says_nothing_is_down_within_seconds(processes: Processes):
+    with OpenAILoopback() as model, mute_redis() as url:
+        _, base = processes.web(environment={**model.environment(), "REDIS_URL": url})
+        began = time.monotonic()
+        code, body = ready(base)
+    assert (code, body["broker"]["status"], body["database"]["status"]) == (200, "down", "ok")
+    assert time.monotonic() - began < 6
 
 
 def test_a_missing_key_stops_a_web_process_and_is_named(processes: Processes):
