@@ -13,16 +13,17 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from llm.adapters import demo_asking as asking
 from llm.adapters import demo_d1 as d1
 from llm.adapters import demo_tools as tools
 from llm.adapters import demo_writing as writing
 from llm.adapters.base import AsyncAdapter
-from llm.adapters.demo_reading import Reading, Thing
+from llm.adapters.demo_plan import plan
+from llm.adapters.demo_reading import Reading, Thing, closest
 from llm.arguments import tool_call
 from llm.tokens import estimate_request, estimate_tokens
 from llm.types import (
     End,
-    LLMMessage,
     LLMResponse,
     ModelEvent,
     ModelRequest,
@@ -144,9 +145,10 @@ def _with_tools(reading: Reading, offered: list[ToolSchema]) -> Move | None:
     if reading.rounds == 0 and not reading.is_step:
         planner = next((tool for tool in offered if tool["name"] == "create_plan"), None)
         if planner is not None and wants_plan(reading):
-            arguments = _plan(planner, reading)
+            arguments = plan(planner, reading)
             if arguments is not None:
-                return Move(writing.say("plan", reading), [tool_call("", "create_plan", arguments)])
+                told = "\n\n".join(filter(None, [writing.say("plan", reading), writing.emptiness(reading)]))
+                return Move(told, [tool_call("", "create_plan", arguments)])
         if not reading.text or _SMALL_TALK.match(reading.text):
             return None
         wanted_writes = [tool for tool in offered if not tools.is_read(tool) and _asked_for(tool, reading)]
@@ -168,20 +170,51 @@ def wants_plan(reading: Reading) -> bool:
 
 
 def _chat_calls(reading: Reading, reads: list[ToolSchema]) -> list[ToolCall]:
-    """One fitting look in a conversation; a second one only when the first found nothing."""
+    """One fitting look in a conversation; a second one only when the first found nothing, or found what to look at."""
+    way = asking.direction(reading)
+    about = next((t for t in reads if tools.about_a_thing(t) and tools.has_direction(t)), None)
+    if about is not None and way is not None and not asking.leading(reading):
+        return _dependency_calls(reading, reads, about, way)
     if any(result.success and not _is_empty(result.value) for result in reading.results):
         return []
     general = sorted((t for t in reads if tools.about_everything(t)), key=lambda t: -tools.score(t, reading))
-    if general and tools.score(general[0], reading) >= 3 and not reading.results and not reading.named:
+    if asking.leading(reading):
+        look = general if not reading.results and not writing.leaders(reading) else []
+        return _calls([(tool, "", None) for tool in look[:1]], reading)
+    named = reading.named and not asking.counting(reading)
+    if general and tools.score(general[0], reading) >= 3 and not reading.results and not named:
         return _calls([(general[0], "", None)], reading)
-    about = sorted((t for t in reads if tools.about_a_thing(t)), key=lambda t: -tools.score(t, reading))
-    if about and reading.named and not reading.results:
-        return _calls([(about[0], "", reading.named[0])], reading)
+    one = [t for t in reads if tools.about_a_thing(t) and not tools.has_direction(t)]
+    one.sort(key=lambda tool: -tools.score(tool, reading))
+    if one and reading.named and not reading.results:
+        return _calls([(one[0], "", reading.named[0])], reading)
     search = tools.search_tool(reads)
     if search is None or reading.named or (reading.plans_ended and not reading.terms):
         return []
+    if reading.results and reading.results[-1].arguments.get("kind"):  # of another kind, perhaps
+        last = {name: given for name, given in reading.results[-1].arguments.items() if name != "kind"}
+        return [tool_call("", search["name"], last)]
     tried = len(reading.results)
     return _calls([(search, term, None) for term in reading.terms[tried : tried + 1]], reading)
+
+
+def _dependency_calls(
+    reading: Reading, reads: list[ToolSchema], about: ToolSchema, way: asking.Direction
+) -> list[ToolCall]:
+    """The dependencies of what is named; a search first when its key is not known."""
+    if any(result.tool == about["name"] for result in reading.results):
+        return []
+    thing, search = asking.known(reading), tools.search_tool(reads)
+    if thing is not None:
+        calls = _calls([(about, "", thing)], reading)
+        name = tools.direction_of(about)
+        return [tool_call("", call["name"], {**call["arguments"], name: way}) for call in calls]
+    if search is None or reading.results:
+        return []
+    calls = _calls([(search, asking.subject(reading), None)], reading)
+    for call in calls:
+        call["arguments"].pop("kind", None)  # "which classes use it" is about the users' kind
+    return calls
 
 
 def _step_calls(reading: Reading, reads: list[ToolSchema]) -> list[ToolCall]:
@@ -194,7 +227,7 @@ def _step_calls(reading: Reading, reads: list[ToolSchema]) -> list[ToolCall]:
                 given = _json_object(hinted[2])
                 if given is not None and tools.valid(tool["input_schema"], given):
                     return [tool_call("", tool["name"], given)]
-        first = [(search, term, None) for term in _step_terms(reading)[:1]] if search else []
+        first = [(search, term, None) for term in reading.subjects[:1]] if search else []
         general = next((t for t in reads if tools.about_everything(t)), None)
         wide = re.search(r"survey|overview|überblick|bestand", reading.task, re.I)
         if general is not None and (not first or wide):
@@ -204,21 +237,18 @@ def _step_calls(reading: Reading, reads: list[ToolSchema]) -> list[ToolCall]:
     about_things = [(tool, "", thing) for thing in found[:1] for tool in reads if tools.about_a_thing(tool)]
     if about_things:
         return _calls(about_things[:2], reading)
-    more = _step_terms(reading)[1:2]
+    more = reading.subjects[1:2]
     return _calls([(search, term, None) for term in more], reading) if search else []
 
 
-def _step_terms(reading: Reading) -> list[str]:
-    goal = Reading(ModelRequest(messages=(LLMMessage("user", reading.goal),))).terms if reading.goal else []
-    return list(dict.fromkeys([*(t for t in reading.terms if t in goal), *goal, *reading.terms]))
-
-
 def _found(reading: Reading) -> list[Thing]:
-    """The things that the step's own results name, else those of the earlier steps."""
+    """The things that the step's own results name, else those of the earlier steps; what it is about goes first."""
     if any(result.success and not _is_empty(result.value) for result in reading.results):
-        return [thing for thing in reading.things if ":" in thing.key or "." in thing.key] or reading.things
-    keys = re.findall(r"`([\w.:/-]+[.:/][\w.:/-]+)`", reading.earlier)
-    return [Thing(key, key, {}) for key in keys] or reading.named
+        found = [thing for thing in reading.things if ":" in thing.key or "." in thing.key] or reading.things
+    else:
+        keys = re.findall(r"`([\w.:/-]+[.:/][\w.:/-]+)`", reading.earlier)
+        found = [Thing(key, key, {}) for key in keys] or reading.named
+    return closest(found, reading.subjects[0]) if reading.subjects else found
 
 
 def _calls(wanted: Sequence[tuple[ToolSchema, str, Thing | None]], reading: Reading) -> list[ToolCall]:
@@ -255,51 +285,12 @@ def _forced(reading: Reading, offered: list[ToolSchema]) -> Move | None:
     return None
 
 
-def _plan(planner: ToolSchema, reading: Reading) -> dict[str, Any] | None:
-    """Three steps made of the message's words, as far as the schema knows their fields."""
-    subject = _subject(reading) or reading.task[:60].rstrip(".!? ") or "the workspace"
-    named = f"`{subject}`" if reading.terms else subject
-    if reading.german:
-        actions = (f"Bestandsaufnahme: finde heraus, was zu {named} gehört.",
-                   f"Untersuche Aufbau und Abhängigkeiten von {named}.",
-                   f"Fasse zusammen und mache einen Vorschlag: {reading.task[:200]}")  # fmt: skip
-    else:
-        actions = (f"Survey what belongs to {named}.",
-                   f"Examine the structure and the dependencies of {named}.",
-                   f"Draw conclusions and propose what to do: {reading.task[:200]}")  # fmt: skip
-    reads: tuple[list[str], ...] = ([], ["survey"], ["survey", "examine"])
-    steps = [
-        {"key": key, "action": action, "is_critical": key != "examine", "reads": read}
-        for key, action, read in zip(("survey", "examine", "propose"), actions, reads, strict=True)
-    ]
-    schema = planner["input_schema"]
-    known = _step_fields(schema)
-    arguments = {
-        "goal": reading.task[:300] or subject,
-        "steps": [{name: value for name, value in step.items() if not known or name in known} for step in steps],
-    }
-    return arguments if tools.valid(schema, arguments) else None
-
-
-def _subject(reading: Reading) -> str:
-    terms = reading.terms
-    if terms and (terms[0] in reading.quoted or re.search(r"[._:/]|[a-z][A-Z]", terms[0])):
-        return terms[0]
-    return " ".join(terms[:2])
-
-
-def _step_fields(schema: dict[str, Any]) -> set[str]:
-    items = schema.get("properties", {}).get("steps", {}).get("items", {})
-    if "$ref" in items:
-        items = schema.get("$defs", {}).get(str(items["$ref"]).rpartition("/")[2], {})
-    return set(items.get("properties", ()))
-
-
 def _is_empty(value: Any) -> bool:
-    if isinstance(value, dict):
-        lists = [one for one in value.values() if isinstance(one, list)]
-        return bool(lists) and not any(lists) and len(value) <= len(lists) + 2
-    return not value
+    """Whether a result holds nothing but empty lists, and words about that."""
+    if not isinstance(value, dict):
+        return not value
+    told = {name: one for name, one in value.items() if name not in ("empty", "key", "direction")}
+    return any(isinstance(one, list) for one in told.values()) and not any(told.values())
 
 
 def _json_object(text: str | None) -> dict[str, Any] | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from llm.adapters.demo_words import DEPENDENCY, GERMAN, STOP, filled_in
 from llm.types import LLMMessage, ModelRequest
 
 _MARKED = re.compile(r"<tool_result [^>]*>\n(?P<inside>.*)\n</tool_result>", re.S)
@@ -20,32 +21,6 @@ _QUOTED = re.compile(
 _WORD = re.compile(r"[^\W\d_][\w.:/-]*\w|[^\W\d_]")
 _NUMBER = re.compile(r"\b(?:top|first|limit|most|to|erste\w*|höchstens|zu)\s+(\d{1,6})\b", re.I)
 _CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]")
-_STOP_WORDS = """
-a about above add after all also an and any are as ask at be been before both but by call can change check class
-classes code component components could create current data describe detail details did do does down each element
-elements end everything explain far file files find first for from function functions get give go great had has have
-hello help hey hi how i if in into is it its just know like list look make many may me method methods might module
-modules more most much must my named need next no not now of off on one only or other our out over package packages
-part parts people please plan project propose put question read refactor repository search see shall she should show
-so some something start step stop summary survey system take tell than thank thanks that the their them then there
-these they thing things this those to tool try up us use used using very want was way we well were what when where
-which while who why will with without work would write you your yes analyse analyze analysis examine review suggest
-suggestion improve synthesis found words build results result structure repo repos lean leans aber alle alles als am
-analysiere auch auf aus bei beim bitte da das dass dazu dein dem den der des die dies diese dieser dieses doch du
-durch ein eine einem einen einer eines er erkläre es finde für gib gibt hallo hat hab habe haben hast ich ihr im ins
-ist kann kannst klasse klassen könnte kurz liste mach mal man mehr mein mir mit modul nach nicht noch nur oder ohne
-paket pakete schlage sein sich sie sind soll suche über um und uns unser unsere untersuche viele vom von vor
-vorschlag vorschläge welche welcher wenn wer werden wie wieso wir wird wo zeig zeige zu zum zur zwei danke guten tag
-warum können defined define located lives implemented implement called mache machen umbau others def return none
-true false import self handled handling delete remove drop rename note mostly previous instructions ignore workspace
-workspaces here inside contain contains arbeitsbereich drin enthält happened came finished
-"""
-_GERMAN_WORDS = """
-der die das und ist nicht ein eine wie was welche bitte für mit von im den dem zu auf wir ich du zeig zeige gibt
-viele schlage analysiere unser unsere kannst erkläre hallo danke warum wo
-"""
-_STOP = frozenset(_STOP_WORDS.split())
-_GERMAN = frozenset(_GERMAN_WORDS.split())
 _NODES = 4000
 
 
@@ -152,13 +127,14 @@ class Reading:
     @cached_property
     def german(self) -> bool:
         words = [word.lower() for word in _WORD.findall(self.text)[:200]]
-        hits = sum(word in _GERMAN for word in words)
+        hits = sum(word in GERMAN for word in words)
         return hits >= 2 or (hits == 1 and len(words) <= 3) or bool(re.search("[äöüß]", self.text.lower()) and hits)
 
     @cached_property
     def quoted(self) -> list[str]:
         """What stands in quotes or backticks."""
-        return [next(filter(None, groups)).strip() for groups in _QUOTED.findall(self.text) if any(groups)]
+        source = self.task if self.is_step else self.text
+        return [next(filter(None, groups)).strip() for groups in _QUOTED.findall(source) if any(groups)]
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -167,22 +143,59 @@ class Reading:
     @cached_property
     def terms(self) -> list[str]:
         """The words that say what it is about, the most exact first."""
-        source = self.task if self.is_step else self.text
+        source = self._said
         words = [word.strip(".:/-") for word in _WORD.findall(source)]
-        plain = [word for word in words if word.lower() not in _STOP and len(word) > 1]
+        plain = [word for word in words if word.lower() not in STOP and len(word) > 1]
+        if self.is_step and plain and source.startswith(plain[0]) and plain[0].isalpha():
+            plain = plain[1:]  # a step begins with an order
         exact = [word for word in plain if re.search(r"[._:/]", word) or _CAMEL.search(word)]
         if not self.german:  # a capital inside a sentence is a name
             exact += [word for word in plain if word[0].isupper() and not source.startswith(word)]
         quoted = [text for text in self.quoted if len(text) <= 80 and not self._is_sentence(text)]
+        plain.sort(key=lambda word: DEPENDENCY.fullmatch(word) is not None)
         return list(dict.fromkeys([*quoted, *exact, *plain]))[:12]
+
+    @property
+    def _said(self) -> str:
+        """What a person (or somebody's plan) says, without the stand-in's own sentences."""
+        if not self.is_step:
+            return self.text
+        own = filled_in(self.task)
+        if own is None:
+            return self.task
+        return own if "`" in own else self.goal or own
+
+    @cached_property
+    def subjects(self) -> list[str]:
+        """What it is about, the most telling word first; in a step, what the plan's goal names goes before."""
+        if not self.is_step:
+            return self.terms
+        goal = Reading(ModelRequest(messages=(LLMMessage("user", self.goal),))).terms if self.goal else []
+        return list(dict.fromkeys([*(term for term in self.terms if term in goal), *goal, *self.terms]))
+
+    @cached_property
+    def empty(self) -> str:
+        """What the data says about holding nothing; empty when it holds something, or says nothing."""
+        parts = [result.value for result in self.results if result.success]
+        parts += [self.snapshot, *self.snapshot.values()]
+        return next(
+            (part["empty"] for part in parts if isinstance(part, dict) and _is_label(part.get("empty"), 600)), ""
+        )
 
     @cached_property
     def things(self) -> list[Thing]:
         """All things that results and snapshot name, results first."""
-        sources = [result.value for result in self.results if result.success]
+        found = {thing.key: thing for thing in self.found}
+        for thing in _things(self.snapshot):
+            found.setdefault(thing.key, thing)
+        return list(found.values())
+
+    @cached_property
+    def found(self) -> list[Thing]:
+        """The things that the results name."""
         found: dict[str, Thing] = {}
-        for source in [*sources, self.snapshot]:
-            for thing in _things(source):
+        for result in self.results:
+            for thing in _things(result.value) if result.success else ():
                 found.setdefault(thing.key, thing)
         return list(found.values())
 
@@ -195,7 +208,7 @@ class Reading:
         exact, close = [], []
         for thing in self.things:
             key, name = thing.key.lower(), thing.name.lower()
-            if key in terms or key.partition(":")[2] in terms or (len(key) > 3 and key in text):
+            if key in terms or key.partition(":")[2] in terms or (len(key) > 3 and _mentions(text, key)):
                 exact.append(thing)
             elif name in terms or re.split(r"[.:/]", key)[-1] in terms:
                 close.append(thing)
@@ -204,6 +217,30 @@ class Reading:
     @staticmethod
     def _is_sentence(text: str) -> bool:
         return text.count(" ") >= 4
+
+
+def closest(things: Iterable[Thing], term: str) -> list[Thing]:
+    """Things by how well a term names them: the whole key, then a package or module of that name, then the rest."""
+    term = term.lower()
+    bare = term.rpartition(":")[2]
+
+    def distance(thing: Thing) -> int:
+        key = thing.key.lower()
+        whole, last = key.rpartition(":")[2], re.split(r"[.:/]", key)[-1]
+        kind = thing.facts.get("kind") or key.partition(":")[0]
+        if bare == whole:
+            return 0 if term == key else 1
+        container = kind in ("package", "module", "app")
+        if bare in (last, thing.name.lower()) or whole.endswith(f".{bare}"):
+            return 2 if container else 3
+        return 4 if container else 5
+
+    return sorted(things, key=distance)
+
+
+def _mentions(text: str, key: str) -> bool:
+    """Whether a text names a key, and not a longer one that holds it."""
+    return key in text and re.search(rf"(?<![\w.:/-]){re.escape(key)}(?![\w/-]|[.:]\w)", text) is not None
 
 
 def _contexts(text: str) -> list[dict[str, Any]]:
@@ -273,5 +310,5 @@ def _things(source: Any) -> Iterator[Thing]:
             open_nodes.extend(value for value in node[:200] if isinstance(value, dict | list))
 
 
-def _is_label(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= 200
+def _is_label(value: object, longest: int = 200) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= longest

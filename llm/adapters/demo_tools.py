@@ -78,6 +78,8 @@ SAME: dict[str, tuple[str, ...]] = {
         "summar",
         "zusammenfass",
     ),
+    "module": (),  # people call a package a module, too
+    "class": ("class", "classe", "klasse"),
     "incoming": ("used by", "who uses", "depends on it", "dependents", "wer benutzt", "wer verwendet", "uses it"),
 }
 
@@ -135,6 +137,11 @@ def valid(schema: Mapping[str, Any], value: Any) -> bool:
     return bool(jsonschema.Draft202012Validator(dict(schema)).is_valid(value))
 
 
+def _says(text: str, word: str) -> bool:
+    """Whether a text holds a word or its plural, by itself and not as a part of a key or a name."""
+    return re.search(rf"(?<![\w.:/-]){re.escape(word)}(?:e?s|e?n)?(?![\w/-]|[.:]\w)", text) is not None
+
+
 _NONE = object()
 
 
@@ -188,7 +195,7 @@ class _Filler:
     def _choice(self, options: list[Any], needed: bool) -> Any:
         for option in options if needed or not self.reading.is_step else ():
             words = SAME.get(str(option), (str(option).lower(),))
-            if isinstance(option, str) and any(re.search(rf"\b{re.escape(word)}", self.text) for word in words):
+            if isinstance(option, str) and any(_says(self.text, word) for word in words):
                 return option
         return options[0] if needed else _NONE
 
@@ -283,6 +290,19 @@ def about_a_thing(tool: ToolSchema) -> bool:
 def about_everything(tool: ToolSchema) -> bool:
     """Whether it needs to know nothing to look."""
     return is_read(tool) and not tool["input_schema"].get("required")
+
+
+def direction_of(tool: ToolSchema) -> str:
+    """The parameter that says which way dependencies are followed; empty when there is none."""
+    for name, schema in tool["input_schema"].get("properties", {}).items():
+        if {"incoming", "outgoing"} <= set(schema.get("enum", ())):
+            return str(name)
+    return ""
+
+
+def has_direction(tool: ToolSchema) -> bool:
+    """Whether it follows dependencies."""
+    return bool(direction_of(tool))
 
 
 def same_call(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:

@@ -6,75 +6,39 @@ import json
 import re
 from typing import Any
 
-from llm.adapters.demo_reading import Reading, Result, Thing
+from llm.adapters import demo_asking as asking
+from llm.adapters.demo_phrases import PHRASES
+from llm.adapters.demo_reading import Reading, Result, Thing, closest
+from llm.adapters.demo_rows import facts_of, label_of, line_of, rows_of, size_of
 
-_SHOWN = 8
-_PHRASES = {
-    "hello": (
-        "Hello! I am Capstan's built-in stand-in: no model is connected, so I answer by rule. Ask about the elements in"
-        " this workspace, or ask for an analysis or a plan.",
-        "Hallo! Ich bin Capstans eingebauter Platzhalter: Es ist kein Modell verbunden, ich antworte nach Regeln. Frag"
-        " nach den Elementen dieses Arbeitsbereichs, oder bitte um eine Analyse oder einen Plan.",
-    ),
-    "nothing": (
-        "I found nothing in this workspace that answers that. I am a rule-based stand-in, so short questions about"
-        " elements, or a request for an analysis, suit me best.",
-        "Dazu habe ich in diesem Arbeitsbereich nichts gefunden. Ich bin ein regelbasierter Platzhalter: Kurze"
-        " Fragen zu Elementen oder die Bitte um eine Analyse liegen mir am besten.",
-    ),
-    "holds": ("This workspace holds:", "Dieser Arbeitsbereich enthält:"),
-    "about": ("What the snapshot says about {what}:", "Was der Überblick zu {what} sagt:"),
-    "found": ("`{call}` found {count}:", "`{call}` fand {count}:"),
-    "none": ("`{call}` found nothing.", "`{call}` fand nichts."),
-    "failed": ("`{call}` failed: {error}", "`{call}` schlug fehl: {error}"),
-    "done": ("Done: `{call}`.", "Erledigt: `{call}`."),
-    "waits": (
-        "`{call}` waits for a person; nothing has happened yet.",
-        "`{call}` wartet auf eine Person; noch ist nichts geschehen.",
-    ),
-    "more": ("… and {count} more", "… und {count} weitere"),
-    "look": ("I'll look that up.", "Ich sehe nach."),
-    "plan": ("That takes several steps, so I'll make a plan.", "Das braucht mehrere Schritte, ich mache einen Plan."),
-    "write": ("I'll do that.", "Das mache ich."),
-    "next": ("**For the next steps:** {what}", "**Für die nächsten Schritte:** {what}"),
-    "start": ("start with {what}.", "beginne mit {what}."),
-    "no_start": ("there is no single place to start; widen the search.", "kein klarer Ausgangspunkt; suche breiter."),
-    "proposal": ("Proposal", "Vorschlag"),
-    "built_on": ("Built on the earlier steps:", "Aufgebaut auf den früheren Schritten:"),
-    "plan_ended": (
-        "Plan #{number} ({goal}) ended: **{status}**.",
-        "Plan #{number} ({goal}) ist beendet: **{status}**.",
-    ),
-    "cannot": (
-        "To do that I would need to know exactly which element you mean; name it by its key, such as"
-        " `module:package.name`.",
-        "Dafür müsste ich genau wissen, welches Element gemeint ist; nenne seinen Schlüssel, etwa `module:paket.name`.",
-    ),
-}
+_SHOWN, _SHOWN_IN_A_STEP = 20, 8
+_LEADERS = 10
+_KEY = re.compile(r"`([\w.:/-]+[.:/][\w.:/-]+)`")
 
 
 def say(name: str, reading: Reading, **values: object) -> str:
     """One of the stand-in's phrases, in the language of the message."""
-    return _PHRASES[name][1 if reading.german else 0].format(**values)
+    return PHRASES[name][1 if reading.german else 0].format(**values)
 
 
 def answer(reading: Reading) -> str:
     """The final answer to a message: from the results, else from the snapshot."""
+    if asking.leading(reading) and leaders(reading):
+        return _leading(reading)
     if reading.results:
-        told = "\n\n".join(report(result, reading) for result in reading.results)
-        if any(result.success and _count(result.value) for result in reading.results) or not reading.named:
-            return told
-        return f"{told}\n\n{_about(reading)}"
+        return _from_results(reading)
     if not reading.text or re.fullmatch(
         r"\W*(hi|hello|hey|hallo|guten tag|moin|servus|thanks?|thank you|danke|test)\b.{0,20}",
         reading.text,
         re.I | re.S,
     ):
-        return say("hello", reading)
+        return "\n\n".join(filter(None, [say("hello", reading), emptiness(reading)]))
     if reading.plans_ended and not reading.named:
         return "\n\n".join(_plan_ended(plan, reading) for plan in reading.plans_ended)
     if reading.named:
         return _about(reading)
+    if reading.empty:
+        return emptiness(reading)
     overview = _overview(reading.snapshot)
     if not overview:
         return say("nothing", reading)
@@ -82,9 +46,59 @@ def answer(reading: Reading) -> str:
     return f"{intro}{say('holds', reading)}\n\n{overview}"
 
 
+def _from_results(reading: Reading) -> str:
+    """What the calls gave; of a search and a look at what it found, the look."""
+    told = [result for result in reading.results if result.success and size_of(result.value)]
+    if not told and emptiness(reading) and all(result.success for result in reading.results):
+        return emptiness(reading)
+    last = reading.results[-1]
+    shown = [last] if isinstance(last.value, dict) and last.value.get("direction") else reading.results
+    parts = [_definition(reading), *(report(result, reading) for result in shown)]
+    if not told and reading.named:
+        parts.append(_about(reading))
+    return "\n\n".join(filter(None, parts))
+
+
+def _definition(reading: Reading) -> str:
+    """Of a search for one name: the element of exactly that name, told in a sentence."""
+    asked = re.match(r"\W*(?:what|who|where|was|wo|wer)\b|\W*(?:explain|describe|erkläre)\b", reading.text, re.I)
+    best = next(iter(closest(reading.found, reading.terms[0])), None) if asked and reading.terms else None
+    exact = best is not None and reading.terms[0].lower() in (best.name.lower(), best.key.lower().rpartition(":")[2])
+    if best is None or not exact or not best.facts.get("path") or asking.direction(reading):
+        return ""
+    where = f"{best.facts['path']}:{best.facts['line']}" if best.facts.get("line") else best.facts["path"]
+    told = say("definition", reading, key=best.key, kind=best.facts.get("kind", "element"), where=where)
+    summary = str(best.facts.get("summary") or "").strip()
+    return f"{told} {summary}".strip()
+
+
+def emptiness(reading: Reading) -> str:
+    """What to say when the data holds nothing at all; empty when it holds something."""
+    return say("empty", reading, told=reading.empty) if reading.empty else ""
+
+
+def leaders(reading: Reading) -> list[Thing]:
+    """The packages that snapshot or results know the importers of, the most used first."""
+    counted = [thing for thing in reading.things if isinstance(thing.facts.get("used_by"), int)]
+    return sorted(counted, key=lambda thing: -thing.facts["used_by"])
+
+
+def _leading(reading: Reading) -> str:
+    wanted = reading.numbers[0] if reading.numbers else _LEADERS
+    lines = []
+    for number, thing in enumerate(leaders(reading)[:wanted], start=1):
+        known = {"modules", "uses"} <= thing.facts.keys()
+        inside = say("inside", reading, modules=thing.facts["modules"], uses=thing.facts["uses"]) if known else ""
+        used_by = thing.facts["used_by"]
+        lines.append(f"{number}. {say('leader', reading, key=thing.key, used_by=used_by, inside=inside)}")
+    return f"{say(asking.leading(reading), reading)}\n\n" + "\n".join(lines)
+
+
 def synthesis(reading: Reading) -> str:
     """What a step of a plan leaves for the next ones."""
     parts = [f"### {reading.task.rstrip('.')}"]
+    if emptiness(reading) and not any(result.success and size_of(result.value) for result in reading.results):
+        return "\n\n".join([*parts, emptiness(reading), say("next", reading, what=say("fill", reading))])
     parts.extend(report(result, reading) for result in reading.results)
     if not reading.results and reading.named:
         parts.append(_about(reading))
@@ -131,19 +145,36 @@ def report(result: Result, reading: Reading) -> str:
         "approval" in value or value.get("status") in ("waiting_approval", "pending_approval")
     ):
         return say("waits", reading, call=call)
-    rows, facts = _rows(value), _facts(value)
+    rows, facts = rows_of(value), facts_of(value)
+    way = value.get("direction") if isinstance(value, dict) else None
+    if way in ("incoming", "outgoing") and value.get("key"):
+        if not rows:
+            return say(f"no_{way}", reading, key=value["key"])
+        count, lines = _page(value, rows, reading)
+        return f"{say(way, reading, key=value['key'], count=count)}\n\n{lines}"
     if rows:
-        lines = [_line(row) for row in rows[:_SHOWN]]
-        if len(rows) > _SHOWN:
-            lines.append("- " + say("more", reading, count=len(rows) - _SHOWN))
-        head = say("found", reading, call=call, count=len(rows))
-        return "\n\n".join(filter(None, [head, facts, "\n".join(lines)]))
+        count, lines = _page(value, rows, reading)
+        return "\n\n".join(filter(None, [say("found", reading, call=call, count=count), facts, lines]))
     if facts:
         return f"{say('found', reading, call=call, count='')[:-2].rstrip()}:\n\n{facts}"
     empty = value in (None, "", [], {}) or (
         isinstance(value, dict) and any(isinstance(v, list) for v in value.values())
     )
     return say("none" if empty else "done", reading, call=call)
+
+
+def _page(value: Any, rows: list[dict[str, Any]], reading: Reading) -> tuple[str, str]:
+    """How many there are in all, and the first of them as a list."""
+    shown = rows[: _SHOWN_IN_A_STEP if reading.is_step else _SHOWN]
+    lines = "\n".join(line_of(row) for row in shown)
+    total = value.get("total") if isinstance(value, dict) else None
+    if isinstance(total, int) and total >= len(rows):
+        count = str(total)
+    elif isinstance(value, dict) and value.get("more") is True:
+        count, total = say("at_least", reading, count=len(rows)), len(rows) + 1
+    else:
+        count, total = str(len(rows)), len(rows)
+    return (say("head", reading, count=count, shown=len(shown)) if total > len(shown) else count), lines
 
 
 def _plan_ended(plan: dict[str, Any], reading: Reading) -> str:
@@ -163,7 +194,7 @@ def _plan_ended(plan: dict[str, Any], reading: Reading) -> str:
 def _about(reading: Reading) -> str:
     things = reading.named[:3]
     head = say("about", reading, what=", ".join(f"`{thing.key}`" for thing in things))
-    return "\n\n".join([head, *(_facts(thing.facts) or f"- `{thing.key}`" for thing in things)])
+    return "\n\n".join([head, *(facts_of(thing.facts) or f"- `{thing.key}`" for thing in things)])
 
 
 def _overview(snapshot: dict[str, Any]) -> str:
@@ -171,7 +202,7 @@ def _overview(snapshot: dict[str, Any]) -> str:
     for name, value in _flat(snapshot):
         if isinstance(value, list):
             rows = [row for row in value if isinstance(row, dict)]
-            shown = ", ".join(f"`{label}`" for label in map(_label, rows[:5]) if label)
+            shown = ", ".join(f"`{label}`" for label in map(label_of, rows[:5]) if label)
             lines.append(
                 f"- **{name}**: {len(value)}"
                 + (f", such as {shown}" if shown and len(rows) > 5 else f": {shown}" if shown else "")
@@ -191,74 +222,19 @@ def _flat(snapshot: dict[str, Any]) -> list[tuple[str, Any]]:
     return flat
 
 
-def _rows(value: Any) -> list[dict[str, Any]]:
-    """The list that matters most in a result."""
-    if isinstance(value, list):
-        return [row for row in value if isinstance(row, dict)]
-    if not isinstance(value, dict):
-        return []
-    lists = [_rows(one) for one in value.values() if isinstance(one, list)]
-    return max(lists, key=len, default=[])
-
-
-def _count(value: Any) -> int:
-    return len(_rows(value)) or len(_facts(value))
-
-
-def _facts(value: Any) -> str:
-    """The plain fields of an object."""
-    if isinstance(value, str):
-        return value[:600]
-    if not isinstance(value, dict):
-        return ""
-    lines = []
-    for name, one in value.items():
-        if isinstance(one, bool) or one in (None, "", [], {}):
-            continue
-        if isinstance(one, str | int | float):
-            lines.append(f"- {name}: {str(one)[:200]}")
-        elif isinstance(one, dict) and all(isinstance(v, str | int | float) for v in one.values()):
-            lines.append(f"- {name}: {_plain(one)}")
-        elif isinstance(one, dict):
-            lines.extend(f"- {name} {inner}: {_plain(fields)}" for inner, fields in list(one.items())[:8])
-    return "\n".join(lines[:12])
-
-
-def _plain(value: Any) -> str:
-    if not isinstance(value, dict):
-        return str(value)[:120]
-    return ", ".join(f"{name} {one}" for name, one in list(value.items())[:8] if isinstance(one, str | int | float))
-
-
-def _line(row: dict[str, Any]) -> str:
-    label = _label(row)
-    facts = [
-        f"{k} `{v}`" if k == "path" else f"{k} {v}"
-        for k, v in row.items()
-        if isinstance(v, int | str) and not isinstance(v, bool) and v != "" and str(v) != label
-    ]
-    facts = [fact for fact in facts if not fact.startswith(("summary ", "repository ", "line ", "name "))][:3]
-    summary = str(row.get("summary") or "").strip()
-    return f"- `{label}`" + (f" ({', '.join(facts)})" if facts else "") + (f": {summary[:160]}" if summary else "")
-
-
-def _label(row: dict[str, Any]) -> str:
-    return str(next((row[name] for name in ("key", "repository", "name", "title", "path", "id") if row.get(name)), ""))[
-        :120
-    ]
-
-
 def _keys(reading: Reading) -> list[str]:
     """The things that results, or the earlier steps, name."""
-    found: list[Thing] = [thing for thing in reading.things if any(r.success for r in reading.results)]
-    keys = [thing.key for thing in [*reading.named, *found]]
-    keys.extend(re.findall(r"`([\w.:/-]+[.:/][\w.:/-]+)`", reading.earlier))
-    return list(dict.fromkeys(keys))[:12]
+    found = [*reading.named, *(reading.found or (reading.things if reading.results else []))]
+    found += [Thing(key, key, {}) for key in _KEY.findall(reading.earlier) if "/" not in key]
+    if reading.subjects:
+        found = closest(found, reading.subjects[0])
+    return list(dict.fromkeys(thing.key for thing in found))[:12]
 
 
 def _proposal(keys: list[str], reading: Reading) -> str:
-    subject = reading.terms[0] if reading.terms else (reading.goal[:60] or "this")
-    targets = keys[:3] or [subject]
+    targets = [key for key in keys if key.startswith(("module:", "package:"))][:3] or keys[:3]
+    if not targets:
+        return say("no_proposal", reading)
     if reading.german:
         steps = [f"Halte das Verhalten von `{targets[0]}` mit Tests fest, bevor sich etwas ändert."]
         steps += [f"Trenne in `{key}` Zuständigkeiten und gib jeder eine schmale Schnittstelle." for key in targets]
