@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from llm.adapters.demo_reading import Reading, Thing, closest
+from llm.adapters.demo_reading import Reading, Thing, closest, says
 from llm.adapters.demo_words import DEPENDENCY
 
 Direction = Literal["incoming", "outgoing"]
@@ -32,6 +32,7 @@ _OWN = re.compile(r"\b(?:dependenc(?:y|ies)|imports|abhängigkeiten)\b", re.I)  
 _OTHERS = re.compile(
     r"\b(?:importers|dependents|users|consumers|callers|subclasses)\s+(?:of|von)\b|\bdependenc(?:y|ies)\s+on\b", re.I
 )
+_BREAKS = re.compile(r"\b(?:break|breaks|affected|affects?|impacts?|impacted)\b", re.I)  # by a change to it
 _OF = re.compile(r"\b(?:dependenc(?:y|ies)|imports|abhängigkeiten)\s+(?:of|for|in|von|des|der)\b", re.I)
 _FROM = re.compile(r"\bwovon\b|\bvon was\b", re.I)
 _REACH = re.compile(
@@ -64,6 +65,19 @@ def counting(reading: Reading) -> bool:
     return bool(_COUNTING.search(reading.text)) and not any(re.search(r"[._:/]", term) for term in reading.terms)
 
 
+def counted(reading: Reading) -> list[tuple[str, str, int]]:
+    """Where the counts by kind are known and one kind is asked for: repository, kind and number."""
+    results = [result.value for result in reading.results if result.success and isinstance(result.value, dict)]
+    found = []
+    for value in results if counting(reading) else ():
+        repositories = value.get("repositories")
+        for label, kinds in repositories.items() if isinstance(repositories, dict) else ():
+            for kind, number in kinds.items() if isinstance(kinds, dict) else ():
+                if isinstance(number, int) and says(reading.text.lower(), kind):
+                    found.append((str(label), str(kind), number))
+    return found
+
+
 def subject(reading: Reading) -> str:
     """The thing that a question about dependencies is about, as the message writes it; empty when it names none."""
     asker = _ASKER.search(reading.text)  # in "which apps use it", the apps are what is asked for
@@ -78,7 +92,7 @@ def direction(reading: Reading) -> Direction | None:
     if not about or not _ASKS.match(reading.text) or _HOW.search(reading.text):
         return None
     before, _, after = reading.text.partition(about)
-    if _OTHERS.search(before):
+    if _OTHERS.search(before) or _BREAKS.search(reading.text):
         return "incoming"
     if _OF.search(before) or _FROM.search(before):
         return "outgoing"

@@ -40,6 +40,10 @@ PHRASES = {
         "Ich gehe nach Reichweite: Was die meisten Module außerhalb importieren, ist am schwersten zu ändern, weil eine"
         " Änderung alle betrifft. Ob der Code selbst leicht zu ändern ist, kann ich nicht beurteilen.",
     ),
+    "count": (
+        "- `{label}` holds {number} elements of the kind `{kind}`.",
+        "- `{label}` enthält {number} Elemente der Art `{kind}`.",
+    ),
     "definition": ("`{key}` is a {kind} in `{where}`.", "`{key}` ({kind}) steht in `{where}`."),
     "leader": (
         "`{key}`: imported by {used_by} modules outside it{inside}",

@@ -238,6 +238,11 @@ def closest(things: Iterable[Thing], term: str) -> list[Thing]:
     return sorted(things, key=distance)
 
 
+def says(text: str, word: str) -> bool:
+    """Whether a text holds a word or its plural, by itself and not as a part of a key or a name."""
+    return re.search(rf"(?<![\w.:/-]){re.escape(word)}(?:e?s|e?n)?(?![\w/-]|[.:]\w)", text) is not None
+
+
 def _mentions(text: str, key: str) -> bool:
     """Whether a text names a key, and not a longer one that holds it."""
     return key in text and re.search(rf"(?<![\w.:/-]){re.escape(key)}(?![\w/-]|[.:]\w)", text) is not None

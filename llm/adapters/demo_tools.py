@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from llm.adapters.demo_reading import Reading, Thing
+from llm.adapters.demo_reading import Reading, Thing, says
 from llm.types import ToolSchema
 
 _READ = frozenset(
@@ -137,11 +137,6 @@ def valid(schema: Mapping[str, Any], value: Any) -> bool:
     return bool(jsonschema.Draft202012Validator(dict(schema)).is_valid(value))
 
 
-def _says(text: str, word: str) -> bool:
-    """Whether a text holds a word or its plural, by itself and not as a part of a key or a name."""
-    return re.search(rf"(?<![\w.:/-]){re.escape(word)}(?:e?s|e?n)?(?![\w/-]|[.:]\w)", text) is not None
-
-
 _NONE = object()
 
 
@@ -195,7 +190,7 @@ class _Filler:
     def _choice(self, options: list[Any], needed: bool) -> Any:
         for option in options if needed or not self.reading.is_step else ():
             words = SAME.get(str(option), (str(option).lower(),))
-            if isinstance(option, str) and any(_says(self.text, word) for word in words):
+            if isinstance(option, str) and any(says(self.text, word) for word in words):
                 return option
         return options[0] if needed else _NONE
 

@@ -33,7 +33,7 @@ STOP = frozenset(_STOP_WORDS.split())
 GERMAN = frozenset(_GERMAN_WORDS.split())
 # Words of a question about dependencies; they say what is asked, not about what.
 DEPENDENCY = re.compile(
-    r"(?:import|depend|inherit|subclass)\w*|extends?|us(?:es?|ed|ing)|relies|rely|relied|leans?|needs?|needed|consumers?|users?|callers?"
+    r"(?:import|depend|inherit|subclass|break|affect|impact)\w*|extends?|us(?:es?|ed|ing)|relies|rely|relied|leans?|needs?|needed|consumers?|users?|callers?"
     r"|verwende\w*|benutz\w*|nutz\w*|hängt|hängen|abhäng\w*|ab|wovon",
     re.I,
 )

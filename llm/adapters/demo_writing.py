@@ -51,6 +51,9 @@ def _from_results(reading: Reading) -> str:
     told = [result for result in reading.results if result.success and size_of(result.value)]
     if not told and emptiness(reading) and all(result.success for result in reading.results):
         return emptiness(reading)
+    counts = asking.counted(reading)
+    if counts:
+        return "\n".join(say("count", reading, label=label, kind=kind, number=n) for label, kind, n in counts)
     last = reading.results[-1]
     shown = [last] if isinstance(last.value, dict) and last.value.get("direction") else reading.results
     parts = [_definition(reading), *(report(result, reading) for result in shown)]
@@ -64,6 +67,7 @@ def _definition(reading: Reading) -> str:
     asked = re.match(r"\W*(?:what|who|where|was|wo|wer)\b|\W*(?:explain|describe|erkläre)\b", reading.text, re.I)
     best = next(iter(closest(reading.found, reading.terms[0])), None) if asked and reading.terms else None
     exact = best is not None and reading.terms[0].lower() in (best.name.lower(), best.key.lower().rpartition(":")[2])
+    exact = exact and (len(reading.terms) == 1 or re.search(r"[._:/]|[a-z][A-Z]", reading.terms[0]) is not None)
     if best is None or not exact or not best.facts.get("path") or asking.direction(reading):
         return ""
     where = f"{best.facts['path']}:{best.facts['line']}" if best.facts.get("line") else best.facts["path"]

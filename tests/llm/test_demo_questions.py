@@ -84,6 +84,7 @@ def test_a_full_catalogue_that_holds_no_match_is_not_called_empty():
         ("What depends on module:shop.auth.models?", "module:shop.auth.models", "incoming"),
         ("Where is shop.auth used?", "package:shop.auth", "incoming"),
         ("Is shop.auth imported by anything?", "package:shop.auth", "incoming"),
+        ("What would break if I change shop.auth?", "package:shop.auth", "incoming"),
         ("Show me the importers of shop.auth", "package:shop.auth", "incoming"),
         ("Wer verwendet shop.auth?", "package:shop.auth", "incoming"),
         ("Was hängt von shop.auth ab?", "package:shop.auth", "incoming"),
@@ -180,6 +181,17 @@ def test_how_many_is_answered_by_the_counts_even_where_a_package_has_the_kinds_n
     snapshot = {"catalog": {"packages": [{"key": "module:shop.models", "used_by": 1}]}}
     calls, _last = converse("How many models are there?", snapshot=snapshot)
     assert [c["name"] for c in calls] == ["catalog_overview"]
+    counts = {"repositories": {"shop": {"class": 16, "model": 3}, "lib": {"model": 2}}, "packages": []}
+    _calls, last = converse("How many models are there?", snapshot=snapshot, results={"catalog_overview": counts})
+    assert last.content == (
+        "- `shop` holds 3 elements of the kind `model`.\n- `lib` holds 2 elements of the kind `model`."
+    )
+
+
+def test_one_of_two_words_is_no_definition():
+    hits = [element("function:a.url", "function", path="a.py"), element("class:b.URLResolver", "class", path="b.py")]
+    _calls, last = converse("Where is the url resolver?", results={"search_elements": {"total": 2, "elements": hits}})
+    assert " is a function in " not in last.content
 
 
 def test_a_page_is_not_taken_for_the_count():
