@@ -10,6 +10,7 @@ from workspaces.errors import CapstanError
 from workspaces.readonly import RunAdmin
 
 SHOWN_CHARACTERS = 80  # of a text in a list
+TITLE_CHARACTERS = 40
 
 
 class TurnInline(admin.TabularInline[Turn, Conversation]):
@@ -67,12 +68,16 @@ class MessageInline(admin.TabularInline[Message, Turn]):
 
 @admin.register(Turn)
 class TurnAdmin(RunAdmin):
-    list_display = ("id", "status", "conversation", "user", "created_at", "stop_reason", "model_used", "correlation_id")
+    list_display = ("id", "status", "title", "user", "created", "correlation", "stop_reason", "model_used")
     list_filter = ("status", "identity", "stop_reason")
     search_fields = ("=id", "correlation_id", "user__username")
     list_select_related = ("conversation", "user")
     inlines = (MessageInline,)
     readonly_fields = ("prompt_preview",)
+
+    @admin.display(description="conversation", ordering="conversation__title")
+    def title(self, turn: Turn) -> str:
+        return truncatechars(turn.conversation.title, TITLE_CHARACTERS)
 
     @admin.display(description="What the model gets")
     def prompt_preview(self, turn: Turn) -> str:

@@ -1,23 +1,21 @@
-from decimal import Decimal
-
 from django.contrib import admin
 from django.template.defaultfilters import truncatechars
 
 from observability.models import AgentInteraction
 from workspaces.readonly import RunAdmin
 
-MODEL_CHARACTERS = 24  # with it all columns fit a window of 1280 pixels
+MODEL_CHARACTERS = 20  # with it what matters fits a window of 1280 pixels
 
 
 @admin.register(AgentInteraction)
 class AgentInteractionAdmin(RunAdmin):
     list_display = (
-        "created_at",
+        "created",
         "short_model",
         "owner",
         "latency",
         "cost",
-        "correlation_id",
+        "correlation",
         "error_code",
         "input_tokens",
         "output_tokens",
@@ -40,5 +38,5 @@ class AgentInteractionAdmin(RunAdmin):
         return row.latency_ms
 
     @admin.display(description="US$", ordering="estimated_cost")
-    def cost(self, row: AgentInteraction) -> Decimal | None:
-        return row.estimated_cost
+    def cost(self, row: AgentInteraction) -> str | None:
+        return None if row.estimated_cost is None else f"{row.estimated_cost:.6f}"

@@ -75,14 +75,14 @@ class PlanChangeInline(admin.TabularInline[PlanChange, ExecutionPlan]):
         return False
 
 
-GOAL_CHARACTERS = 60  # in the list
+GOAL_CHARACTERS = 50  # in the list
 CANCEL, RETRY = "capstan_plan.cancel_executionplan", "capstan_plan.retry_executionplan"
 
 
 @admin.register(ExecutionPlan)
 class ExecutionPlanAdmin(RunAdmin):
     user_path = "owner"
-    list_display = ("id", "status", "short_goal", "owner", "created_at", "ended_at", "correlation_id", "workspace")
+    list_display = ("id", "status", "short_goal", "owner", "created", "correlation", "ended_at", "workspace")
     list_filter = ("status", DeadLetterFilter, "template", "workspace")
     search_fields = ("goal", "correlation_id", "conversation_id")
     date_hierarchy = "created_at"

@@ -154,7 +154,7 @@ class ApprovalAdmin(_DeciderAdmin):
 class ToolExecutionAdmin(_DeciderAdmin):
     """The ledger (CAP-101); a person says here what became of a call whose outcome is unknown."""
 
-    list_display = ("created_at", "tool_name", "status", "effect", "ms", "user", "correlation_id", "workspace")
+    list_display = ("created", "tool_name", "status", "ms", "user", "correlation", "effect", "workspace")
     list_filter = ("status", "effect", "mode", "cached", "workspace")
     search_fields = ("tool_name", "correlation_id", "conversation_id", "plan_id", "error")
     list_select_related = ("user", "workspace")

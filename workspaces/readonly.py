@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
+from django.template.defaultfilters import truncatechars
+from django.utils.html import format_html
 
 from workspaces.permissions import VIEW_ALL, workspaces_where
 
+ID_CHARACTERS = 9  # of a correlation id in a list
+
 
 class ReadOnlyAdmin(admin.ModelAdmin[Any]):
-    """A person looks here; rows change through services and query sets."""
+    """A person looks here; rows change through services and query sets.
+
+    `created` and `correlation` are narrow columns for lists, so that what matters fits a window.
+    """
+
+    @admin.display(description="created (UTC)", ordering="created_at")
+    def created(self, row: Any) -> str:
+        return f"{row.created_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+    @admin.display(description="correlation id", ordering="correlation_id")
+    def correlation(self, row: Any) -> str:
+        """Its beginning; the link lists all rows that share it."""
+        whole = row.correlation_id
+        return format_html('<a href="?q={}" title="{}">{}</a>', whole, whole, truncatechars(whole, ID_CHARACTERS))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

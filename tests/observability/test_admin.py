@@ -16,7 +16,9 @@ from tests.support.runs import make_user, make_workspace
 def test_what_a_call_took_and_cost_comes_first_and_a_command_has_no_number():
     user = make_user(is_staff=True, is_superuser=True)
     call = {"workspace": make_workspace(user), "user": user, "provider": "p", "model": "m" * 60, "latency_ms": 1234}
-    AgentInteraction.objects.create(**call, owner_kind=OwnerKind.COMMAND, owner_id=0, correlation_id="c0ffee")
+    AgentInteraction.objects.create(
+        **call, owner_kind=OwnerKind.COMMAND, owner_id=0, correlation_id="c0ffee" * 5
+    )
     AgentInteraction.objects.create(**call, owner_kind=OwnerKind.TURN, owner_id=7)
     browser = Client()
     browser.force_login(user)
@@ -24,5 +26,6 @@ def test_what_a_call_took_and_cost_comes_first_and_a_command_has_no_number():
     owners = re.findall(r'class="field-owner[^"]*">([^<]*)<', page)
     assert sorted(owners) == ["command", "turn 7"]
     columns = re.findall(r"column-(\w+)", page)
-    assert max(map(columns.index, ("latency", "cost", "correlation_id"))) < columns.index("input_tokens")
-    assert re.search(r'class="field-short_model[^"]*">(?:<[^>]*>)?m{23}…<', page)
+    assert max(map(columns.index, ("latency", "cost", "correlation"))) < columns.index("input_tokens")
+    assert '<a href="?q=c0ffee' in page
+    assert re.search(r'class="field-short_model[^"]*">(?:<[^>]*>)?m{19}…<', page)
