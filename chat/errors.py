@@ -27,6 +27,12 @@ class QuestionTooLarge(ChatError):
     code = "chat.question_too_large"
 
 
+class NoMember(ChatError):
+    """The author was deactivated, or left the workspace, while the turn ran."""
+
+    code = "chat.no_member"
+
+
 class FieldInvalid(ChatError):
     """A field of the request cannot be used; the detail `field` names it, `problem` says why."""
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from chat.errors import NoMember
 from chat.models import Conversation, HistorySummary, Message, Turn
 from chat.queries import ended_plans
 from llm.errors import LLMCancelled, LLMError
@@ -21,6 +22,7 @@ from observability.models import AgentInteraction
 from observability.queries import usage_of
 from observability.services import record_interaction
 from prompt.builder import CLOSING, OPENING, canonical_json
+from tools.membership import is_member
 from tools.runs import RunRef
 from tools.types import Envelope
 from tools.units import Unit, in_unit
@@ -46,6 +48,16 @@ def as_sent(row: Message, turn: Turn) -> LLMMessage:
     message = row.as_message()
     behind = turn.dynamic if row.pk == turn.question_id else CUT_OFF if row.partial else ""
     return replace(message, content=f"{message.content}\n\n{behind}") if behind else message
+
+
+def refuse_stranger(turn: Turn) -> None:
+    """Ask the database, before each model call, whether the turn's author is still an active member (CAP-036).
+
+    Raises:
+        NoMember: the author is not.
+    """
+    if not is_member(turn.user_id, turn.workspace_id):
+        raise NoMember(turn=turn.pk, user=turn.user_id)
 
 
 def window_now() -> Window:

@@ -15,6 +15,7 @@ from django.db.models import F, Max
 from blackboard.extract import extract
 from chat.ending import end_turn
 from chat.models import Message, Turn
+from chat.past import refuse_stranger
 from chat.settings import chat_settings
 from chat.transcript import ChatTranscript
 from events.types import EventName
@@ -50,6 +51,8 @@ NOTICES = {
     "llm.context_too_long": "This conversation, or your question, is too long for the model. Begin a new one.",
     "llm.request_too_large": "This conversation, or your question, is too long for the model. Begin a new one.",
     "chat.question_too_large": "Your question is too long for the model's window. Shorten it, or split it.",
+    "chat.no_member": "The author of this message is no active member of the workspace any more.",
+    "llm.malformed_response": "What answered at the model's address is no model. Tell whoever runs this server.",
     "llm.timeout": "The model did not answer in time. Try again.",
     "llm.connection": "The model could not be reached. Try again later.",
     "llm.overloaded": "The model is overloaded. Try again later.",
@@ -143,6 +146,7 @@ def _run(turn: Turn, run: RunRef, *, agents: Agents, sync_seconds: float | None)
             recipe = _recipe(turn, agent.identity, question)
             transcript = ChatTranscript(run=run, turn=turn, identity=agent.identity, model=agent.llm.model_id)
             in_unit(run, lambda unit: _begin(unit, turn))
+            refuse_stranger(turn)
             condenser = agent if agent.tier == CONDENSING else agents(turn.identity, tier=CONDENSING)
             transcript.condense(llm=condenser.llm, tier=CONDENSING, cancel=cancel)
             agent.handle_message(

@@ -15,14 +15,15 @@ from chat.ending import end_turn
 from chat.errors import QuestionTooLarge
 from chat.hot import store_read_round
 from chat.models import HistorySummary, Message, Turn
-from chat.past import context_beside, grouped, journal_of, says_summary, store_summary, window_now
+from chat.past import context_beside, grouped, journal_of, refuse_stranger, says_summary, store_summary, window_now
 from chat.queries import branch_of, messages_of
 from events.models import EventRecord
 from events.types import EventName
+from llm.arguments import KEPT_ID, MAX_NAME
 from llm.errors import LLMCancelled
 from llm.ports import BaseLLM, CancelToken
 from llm.types import LLMMessage, LLMResponse
-from loop.history import PastTurn, build_history, estimate_tokens, kept_turns
+from loop.history import PastTurn, build_history, kept_turns, tokens_asked
 from loop.model_call import ModelCaller
 from loop.ports import Journal, ReadResult, StoredCall
 from observability.services import record_interaction
@@ -122,7 +123,7 @@ class ChatTranscript:
             LLMCancelled: somebody cancelled meanwhile.
         """
         own, window = self._own(), window_now()
-        size = sum(estimate_tokens(message) for message in own.messages)
+        size = tokens_asked(own)
         if size > window.tokens:
             raise QuestionTooLarge(tokens=size, limit=window.tokens)
         past = self._past()
@@ -143,9 +144,9 @@ class ChatTranscript:
         return journal_of(self.turn.pk)
 
     def messages(self) -> Sequence[LLMMessage]:
-        """The history to send: windowed, repaired, the newest user message with its dynamic layer."""
-        past = self._past()
-        return build_history([*past, self._own()], window=window_now(), model=self.model, summary=self._summary)
+        """The history to send: windowed, repaired, layer 4 in the newest user message. Raises `NoMember`."""
+        refuse_stranger(self.turn)
+        return build_history([*self._past(), self._own()], window=window_now(), model=self.model, summary=self._summary)
 
     def tool_context(self, *, round: int, position: int) -> ToolContext:  # noqa: A002  # a round is a round
         """Who calls: the signed-in user of the turn, whatever the model says (CAP-036)."""
@@ -230,8 +231,8 @@ class ChatTranscript:
                 {
                     "position": result.stored.position,
                     "text": result.content,
-                    "tool_call_id": result.stored.call["id"],
-                    "tool_name": result.stored.call["name"],
+                    "tool_call_id": result.stored.call["id"][:KEPT_ID],
+                    "tool_name": result.stored.call["name"][:MAX_NAME],
                     "is_error": not result.envelope["success"],
                 }
                 for result in results
@@ -282,8 +283,8 @@ class ChatTranscript:
             position=stored.position,
             role="tool",
             text=content,
-            tool_call_id=stored.call["id"],
-            tool_name=stored.call["name"],
+            tool_call_id=stored.call["id"][:KEPT_ID],
+            tool_name=stored.call["name"][:MAX_NAME],
             is_error=not envelope["success"],
         )
 

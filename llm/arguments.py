@@ -10,6 +10,7 @@ from uuid import uuid4
 from llm.types import ToolCall
 
 MAX_NAME = 128  # a tool has at most 64 characters; what is longer names none, and fits no column
+KEPT_ID = 128  # characters of a call's id that a result's column keeps; the call itself has it whole
 MAX_DEPTH = 64  # of objects and arrays inside each other
 
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from llm.arguments import KEPT_ID
 from llm.types import LLMMessage, ToolCall
 
 INTERRUPTED = '{"success":false,"result":null,"error":"interrupted: this call was cut off and has no result"}'
@@ -119,13 +120,13 @@ def _repaired(turn: PastTurn, used: set[str]) -> list[LLMMessage]:
 
 
 def _results(following: Sequence[LLMMessage]) -> dict[str, list[LLMMessage]]:
-    """The results up to the next message that speaks, by call id; the first of an id is the one that counts."""
+    """The results up to the next message that speaks, by call id as rows keep it; the first of an id is what counts."""
     found: dict[str, list[LLMMessage]] = {}
     for message in following:
         if message.role == "assistant":
             break
         if message.role == "tool":
-            found.setdefault(message.tool_call_id, []).append(message)
+            found.setdefault(message.tool_call_id[:KEPT_ID], []).append(message)
     return found
 
 
@@ -136,7 +137,7 @@ def _answered(
     answers: list[LLMMessage] = []
     renamed = changed = False
     for position, call in enumerate(message.tool_calls, start=1):
-        waiting = results.get(call["id"])
+        waiting = results.get(call["id"][:KEPT_ID])
         result = waiting.pop(0) if waiting else None
         call_id = call["id"]
         if not call_id or call_id in used:
@@ -184,8 +185,7 @@ def _windowed(turns: list[PastTurn], window: Window) -> tuple[list[PastTurn], bo
     Only what was there when the newest turn began counts: the cut stays where it is while that turn runs.
     """
     earlier, newest = turns[:-1], turns[-1]
-    asked = next((i for i, m in enumerate(newest.messages) if m.role == "assistant"), len(newest.messages))
-    room = window.tokens - _tokens([PastTurn(newest.key, newest.messages[:asked])])
+    room = window.tokens - tokens_asked(newest)
     kept = earlier[max(len(earlier) - max(window.turns, 1) + 1, 0) :]
     cut = len(kept) < len(earlier)
     if _tokens(kept) > room:
@@ -195,6 +195,12 @@ def _windowed(turns: list[PastTurn], window: Window) -> tuple[list[PastTurn], bo
     while kept and _tokens(kept) > room:
         kept, cut = kept[1:], True
     return [*kept, newest], cut
+
+
+def tokens_asked(turn: PastTurn) -> int:
+    """What a turn's question takes, layer 4 with it: what was there when the turn began."""
+    asked = next((i for i, m in enumerate(turn.messages) if m.role == "assistant"), len(turn.messages))
+    return _tokens([PastTurn(turn.key, turn.messages[:asked])])
 
 
 def _tokens(turns: Sequence[PastTurn]) -> int:

@@ -1,15 +1,18 @@
-"""What ends a plan before its steps do: a critical failure, its deadline, its budget (CAP-050)."""
+"""What ends a plan before its steps do: its owner's leaving, a critical failure, deadline and budget (CAP-050)."""
 
 from __future__ import annotations
 
 from observability.models import AgentInteraction
 from observability.queries import usage_of
 from plan.models import ExecutionPlan, StepStatus
+from tools.membership import is_member
 from tools.runs import ClockTimestamp
 
 
 def failure(plan: ExecutionPlan) -> tuple[str, str] | None:
     """The step that fails the plan (or an empty name) and why, as rows are now; None: nothing does."""
+    if not is_member(plan.owner_id, plan.workspace_id):
+        return "", "its owner is no active member of the workspace any more"
     broken = plan.steps.filter(status=StepStatus.FAILED, is_critical=True).order_by("order").first()
     if broken is not None:
         return broken.key, broken.error

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, cast
 
-from django.db import Error as DatabaseFailure
+from django.db import InterfaceError, OperationalError
 from django.db.models import F
 
 from events.types import EventName
@@ -35,7 +35,7 @@ from tools.executor import ToolExecutor
 from tools.queries import seconds_used
 from tools.runs import RunRef, RunStatus
 from tools.units import Arrow, Unit, in_unit, release_connection
-from worker.errors import SliceOver
+from worker.errors import OwnerGone, SliceOver
 from worker.transcript import DataStep, StepTranscript
 from worker.wakes import wake_soon
 from workspaces.errors import CapstanError
@@ -114,17 +114,19 @@ class StepRunner:
 
         Raises:
             LeaseLost: the plan has another owner now, or has ended.
-            django.db.Error: the database went away; recovery goes on from the rows.
+            OperationalError, InterfaceError: the database went away; recovery goes on from the rows.
         """
         try:
             return self._run_data(step) if step.kind == StepKind.DATA else self._run_llm(step)
         except SliceOver:
             return self._hand_back(step)
+        except OwnerGone:  # settling asks the same, and ends the plan
+            return self._settle(lambda _unit: PlanStep.objects.hand_back_one(step.pk))
         except LLMCancelled as exc:
             return self._cancelled(step, exc)
         except LLMError as exc:
             return self._wait(step, exc) if exc.retryable and not exc.final else self._fail(step, str(exc))
-        except (LeaseLost, DatabaseFailure):
+        except (LeaseLost, OperationalError, InterfaceError):
             raise
         except CapstanError as exc:
             return self._fail(step, str(exc))

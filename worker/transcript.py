@@ -13,6 +13,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from llm.arguments import KEPT_ID, MAX_NAME
 from llm.types import LLMMessage, LLMResponse
 from loop.history import PastTurn, build_history
 from loop.ports import Journal, StoredCall
@@ -26,10 +27,11 @@ from plan.models import ExecutionPlan, PlanStep, StepKind, StepMessage, StepStat
 from plan.outcomes import outcome_of
 from prompt.builder import canonical_json
 from prompt.types import AgentIdentity
+from tools.membership import is_member
 from tools.runs import RunRef
 from tools.types import Envelope, ToolContext, idempotency_key
 from tools.units import Arrow, Unit, unit
-from worker.errors import SliceOver
+from worker.errors import OwnerGone, SliceOver
 
 NOTES_FROM = 1_000  # positions of the loop's notes, after every result of their round
 
@@ -168,9 +170,12 @@ class StepTranscript(StepRows):
 
         Raises:
             SliceOver: the owner leaves the plan here, between two rounds.
+            OwnerGone: whose plan it is is no active member of the workspace any more.
         """
         if self._rounds_here and self.leaving():
             raise SliceOver(plan=self.plan.pk, step=self.step.key)
+        if not is_member(self.plan.owner_id, self.plan.workspace_id):
+            raise OwnerGone(plan=self.plan.pk, step=self.step.key)
         rows = StepMessage.objects.filter(step_id=self.step.pk).order_by("round", "position")
         return build_history([PastTurn(self.step.pk, tuple(row.as_message() for row in rows))])
 
@@ -205,8 +210,8 @@ class StepTranscript(StepRows):
             position=stored.position,
             role="tool",
             text=content,
-            tool_call_id=stored.call["id"],
-            tool_name=stored.call["name"],
+            tool_call_id=stored.call["id"][:KEPT_ID],
+            tool_name=stored.call["name"][:MAX_NAME],
             is_error=not envelope["success"],
         )
 
