@@ -171,6 +171,32 @@ def test_it_stops_with_its_parent_when_asked_to():
         up.remove_sockets(StateFolder(state))
 
 
+def test_what_a_killed_test_session_had_started_ends_with_it():
+    state = up.fresh_state()
+    session = (
+        "import django; django.setup(); from pathlib import Path; from tests.config import up; "
+        f"up.start(Path({str(state)!r}), {up.free_port()}).wait(60)"
+    )
+    killed = Running(
+        "session",
+        subprocess.Popen(
+            [sys.executable, "-c", session],
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
+            cwd=settings.BASE_DIR,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ),
+    )
+    try:
+        wait_until(lambda: any("bin/postgres -D" in each for each in up.processes_of(state).values()), up.START_S)
+        os.kill(killed.pid, signal.SIGKILL)
+        wait_until(lambda: not up.processes_of(state), STOP_S, what=f"an end of {up.processes_of(state)}")
+    finally:
+        killed.close()
+        up.remove_sockets(StateFolder(state))
+
+
 def test_a_taken_port_is_one_clear_line(stack: tuple[Running, int], tmp_path: Path):
     _, port = stack
     refused = up.start(tmp_path / "state", port)
