@@ -17,6 +17,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from chat.models import Conversation, Message, Turn
+from chat.page_branches import BranchView, branch_views
 from chat.queries import branch_of, messages_of
 from events.models import Stream
 from plan.models import STEP_TERMINAL, ExecutionPlan, PlanStep, StepStatus
@@ -157,6 +158,7 @@ class TurnView:
     plans: Sequence[PlanView]
     approvals: Sequence[ApprovalView]
     created_at: datetime
+    branches: BranchView
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,7 @@ def transcript_view(conversation: Conversation, *, reader: User, everything: boo
         Approval.objects.filter(conversation_id=conversation.pk, plan_id=None), reader=reader
     ):
         approvals[approval.owner].append(approval)
+    branches = branch_views(turns)
     views = [
         TurnView(
             pk=turn.pk,
@@ -194,6 +197,7 @@ def transcript_view(conversation: Conversation, *, reader: User, everything: boo
             plans=plans[turn.pk],
             approvals=approvals[f"turn:{turn.pk}"],
             created_at=turn.created_at,
+            branches=branches[turn.pk],
         )
         for turn in turns
     ]

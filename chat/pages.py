@@ -15,6 +15,7 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_GET
 
 from chat.http import error_body
+from chat.page_branches import board_lines
 from chat.page_queries import approval_views, last_event_id, plan_views, pretty, transcript_view
 from chat.queries import conversation_for, conversations_of
 from chat.templatetags.chat_pages import WORDS
@@ -115,6 +116,7 @@ def conversation(request: HttpRequest, conversation_id: UUID) -> HttpResponse:
             "title": shown.title or "New chat",
             "conversation": shown,
             "transcript": transcript,
+            "board": board_lines(shown),
             "writable": shown.user_id == user.pk,
         },
     )

@@ -345,7 +345,14 @@ def _begin(
     Conversation.objects.filter(pk=conversation.pk).update(**columns)
     queued = EventRecord(
         EventName.TURN_QUEUED,
-        {"run": f"turn:{turn.pk}", "turn_id": turn.pk, "message_id": question.pk, "text": question.text},
+        {
+            "run": f"turn:{turn.pk}",
+            "turn_id": turn.pk,
+            "after_id": turn.after_id,
+            "message_id": question.pk,
+            "parent_id": question.parent_id,
+            "text": question.text,
+        },
     )
     Stream.objects.append(conversation.pk, [queued], correlation_id=turn.correlation_id)
     transaction.on_commit(lambda: wake(conversation.pk))

@@ -1,6 +1,8 @@
 // Wires the page at hand: a new chat, a conversation, or a plan.
 
 import { call, newKey } from "./api.js";
+import { Board } from "./board.js";
+import { Branches } from "./branches.js";
 import { Composer } from "./composer.js";
 import { startSidebar, titled } from "./sidebar.js";
 import { Stream, showState } from "./stream.js";
@@ -57,18 +59,24 @@ function conversation(root) {
     });
     composer.answering(thread.openTurn());
   }
-  follow(root, thread);
+  const branches = new Branches(root, thread, { onProblem: (text) => composer?.show(text), onAsked: end.jump });
+  const board = new Board(document.getElementById("board"));
+  follow(root, (name, data) => {
+    if (name === "blackboard") board.heard(data);
+    else branches.heard(name, data);
+  });
   end.jump();
 }
 
 function plan(root) {
-  follow(root, new Thread(root));
+  const thread = new Thread(root);
+  follow(root, (name, data) => thread.apply(name, data));
 }
 
-function follow(root, thread) {
+function follow(root, onEvent) {
   new Stream(root.dataset.stream, {
     lastId: root.dataset.lastId,
-    onEvent: (name, data) => thread.apply(name, data),
+    onEvent,
     onState: showState,
   }).run();
 }

@@ -1,14 +1,14 @@
 // Draws events into the page. Drawing one twice changes nothing: the server's page may know it already.
 
-import { call } from "./api.js";
 import { Approvals } from "./approvals.js";
 import { showCall } from "./calls.js";
 import { announce, fromTemplate, setHtml, setLine, setText, slot } from "./dom.js";
 import { elapsed, milliseconds, words } from "./format.js";
 import { LiveText } from "./live-text.js";
+import { clickedPlan, ENDED } from "./plan-actions.js";
+import { endWait, sayWait } from "./waits.js";
 
 const ENDED_STEPS = ["completed", "failed", "skipped"];
-const ENDED = ["completed", "failed", "cancelled"];
 
 export class Thread {
   // onTurn(turnId or null): which turn is being answered
@@ -18,7 +18,7 @@ export class Thread {
     this.live = new Map();
     this.dirty = new Set();
     root.addEventListener("toggle", (event) => showCall(event.target), true);
-    root.addEventListener("click", (event) => this.clicked(event));
+    root.addEventListener("click", clickedPlan);
     this.approvals = new Approvals(root, (data) => this.ownerTurn(data.run) ?? this.plan(data.plan_id), onGrow);
     setInterval(() => this.tick(), 1000);
     this.tick();
@@ -53,6 +53,7 @@ export class Thread {
   }
 
   doing(turn, text) {
+    endWait(slot(turn, "doing"));
     slot(turn, "doing").textContent = text;
     slot(turn, "working").hidden = !text || ENDED.includes(turn.dataset.status);
   }
@@ -81,12 +82,15 @@ export class Thread {
     this.onTurn(this.openTurn());
   }
 
-  on_rate_limit({ run, plan_id, step, retry_after_s, delay_s }) {
-    const seconds = Math.ceil(retry_after_s ?? delay_s ?? 0);
-    const text = `The model’s provider is busy; it goes on in ${seconds} s…`;
+  // A wait between two tries is live and ends by itself; one that is a row ends with the run's next claim.
+  on_rate_limit(data) {
+    if (data.fence !== undefined && !this.fresh(data)) return;
+    const { run, plan_id, step, retry_after_s, delay_s } = data;
     const turn = this.ownerTurn(run);
-    if (turn) this.doing(turn, text);
-    else setText(this.activity(this.step(plan_id, step)), text);
+    if (turn) this.doing(turn, "Waiting…");
+    const activity = turn ? slot(turn, "doing") : this.activity(this.step(plan_id, step) ?? this.stepOf(run));
+    const then = () => (turn ? this.doing(turn, "Thinking…") : setText(activity, ""));
+    sayWait(activity, retry_after_s ?? delay_s ?? 0, data.fence === undefined ? null : then);
   }
 
   ownerTurn(run) {
@@ -181,9 +185,10 @@ export class Thread {
       prose.hidden = !text;
       this.doing(turn, text ? "Writing…" : "Thinking…");
     } else {
-      const step = this.root.querySelector(`[data-run="${CSS.escape(run)}"]`);
+      const step = this.stepOf(run);
       if (!step || ENDED_STEPS.includes(step.dataset.status)) return;
       setText(slot(step, "live"), text);
+      if (text && endWait(slot(step, "activity"))) setText(slot(step, "activity"), "");
     }
   }
 
@@ -194,7 +199,7 @@ export class Thread {
     const known = this.root.querySelector(`[data-tool="${CSS.escape(key)}"]`);
     if (known) return known;
     const turn = this.ownerTurn(run);
-    const owner = turn ? this.round(turn, number) : this.root.querySelector(`[data-run="${CSS.escape(run)}"]`);
+    const owner = turn ? this.round(turn, number) : this.stepOf(run);
     const home = owner && slot(owner, "tools");
     if (!home) return null;
     const made = fromTemplate("tool");
@@ -217,7 +222,7 @@ export class Thread {
     if (chip && data.label) slot(chip, "label").textContent = data.label;
     const turn = this.ownerTurn(data.run);
     if (turn) this.doing(turn, `${data.label || data.tool}…`);
-    else setText(this.activity(this.root.querySelector(`[data-run="${CSS.escape(data.run)}"]`)), `${data.label || data.tool}…`);
+    else setText(this.activity(this.stepOf(data.run)), `${data.label || data.tool}…`);
   }
 
   on_tool_end(data) {
@@ -232,7 +237,7 @@ export class Thread {
     }
     const turn = this.ownerTurn(data.run);
     if (turn) this.doing(turn, "Thinking…");
-    else setText(this.activity(this.root.querySelector(`[data-run="${CSS.escape(data.run)}"]`)), "");
+    else setText(this.activity(this.stepOf(data.run)), "");
   }
 
   // -- approvals
@@ -261,6 +266,10 @@ export class Thread {
 
   step(planId, key) {
     return this.plan(planId)?.querySelector(`[data-step="${CSS.escape(key ?? "")}"]`) ?? null;
+  }
+
+  stepOf(run) {
+    return this.root.querySelector(`[data-run="${CSS.escape(run)}"]`);
   }
 
   activity(step) {
@@ -372,23 +381,6 @@ export class Thread {
     const done = states.filter((state) => ENDED_STEPS.includes(state)).length - skipped;
     Object.assign(slot(plan, "progress"), { max: Math.max(1, states.length), value: done });
     slot(plan, "count").textContent = `${done} of ${states.length}${skipped ? ` · ${skipped} skipped` : ""}`;
-  }
-
-  async clicked(event) {
-    const button = event.target.closest("[data-action=cancel-plan], [data-action=retry-plan]");
-    if (!button) return;
-    const plan = button.closest("[data-plan]");
-    const cancel = button.dataset.action === "cancel-plan";
-    button.disabled = true;
-    try {
-      const made = await call("POST", `/api/plans/${plan.dataset.plan}/${cancel ? "cancel" : "retry"}/`);
-      if (!cancel) location.assign(`/plans/${made.id}/`);
-      else if (!ENDED.includes(plan.dataset.status)) slot(plan, "status").textContent = "Stopping…";
-    } catch (error) {
-      setText(slot(plan, "error"), error.message);
-    } finally {
-      button.disabled = false;
-    }
   }
 
   tick() {

@@ -1,0 +1,183 @@
+"""Around a turn: the blackboard, asking something else, another try, and leafing through what there was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from chat.models import Conversation, Turn
+from llm.errors import RateLimitError
+from llm.testing import say
+from llm.testing.loopback import OpenAILoopback
+from tests.browser.conftest import Reader
+from tests.browser.test_chat import shot
+from tests.chat.page_rows import ended_turn
+from tests.streaming.talk import session_of
+from tests.support.processes import Processes
+from tests.support.runs import make_conversation, make_user
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120), pytest.mark.django_db(transaction=True)]
+
+FIRST = """The **first** answer: `auth` is slow, because each request reads its session twice.
+
+<board>{"phase": "deciding", "hypothesis": "The session is read twice.", "next_intent": "Measure the reads"}</board>"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def beside_a_loop() -> Iterator[None]:
+    """Playwright keeps an event loop in this thread; the rows of this test are made beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+        yield
+
+
+def ended(page: Page) -> Locator:
+    """The last turn, once it has ended."""
+    last = page.locator("[data-turn]").last
+    expect(last).to_have_attribute("data-status", "completed")
+    return last
+
+
+def answer(turn: Locator) -> Locator:
+    return turn.locator("[data-slot=rounds]")
+
+
+def active(conversation: Conversation) -> Turn:
+    found = Conversation.objects.select_related("active_turn").get(pk=conversation.pk).active_turn
+    assert found is not None
+    return found
+
+
+def test_versions_of_a_turn_and_the_board_beside_it(
+    browser: Browser, processes: Processes, openai_loopback: Callable[..., OpenAILoopback]
+) -> None:
+    conversation = make_conversation(user=make_user("reader", is_superuser=True))
+    ended_turn(conversation, "Hello", "Hi. What shall we look at?")
+    Conversation.objects.filter(pk=conversation.pk).update(board={"phase": "exploring"}, title="What is slow?")
+    model = openai_loopback(
+        RateLimitError(retry_after_s=2.0), say(FIRST), say("The second answer."), say("The third answer.")
+    )
+    processes.worker("turns,plans", environment=model.environment())
+    _, url = processes.web(environment=model.environment())
+    cookie = {"name": "sessionid", "value": session_of(conversation.user), "url": url, "sameSite": "Lax"}
+    reader = Reader(browser, {"cookies": [cookie], "origins": []})
+    try:
+        page = reader.open(f"{url}/c/{conversation.pk}/")
+        expect(page.locator("[data-connection]")).to_have_text("Live")
+        board_of_the_page(page)
+        first_answer(page)
+        another_try(page, conversation)
+        another_question(page, conversation)
+        a_narrow_window(page)
+        assert reader.complaints == []
+    finally:
+        reader.close()
+
+
+def board_of_the_page(page: Page) -> None:
+    """The server draws it; whether it is shown is remembered."""
+    board, button = page.locator("#board"), page.get_by_role("button", name="Blackboard", exact=True)
+    expect(board.locator("dt:visible")).to_have_text(["Phase"])
+    expect(board.locator("dd:visible")).to_have_text(["exploring"])
+    board.get_by_role("button", name="Hide the blackboard").click()
+    expect(board).to_be_hidden()
+    expect(button).to_be_focused()
+    page.reload()
+    expect(board).to_be_hidden()
+    expect(button).to_have_attribute("aria-expanded", "false")
+
+
+def first_answer(page: Page) -> None:
+    """The provider's wait is said and taken back; the board follows, and says that it has news."""
+    page.get_by_label("Message", exact=True).fill("What is slow?")
+    page.keyboard.press("Enter")
+    doing = page.locator("[data-turn]").last.locator("[data-slot=doing]")
+    expect(doing).to_have_text(re.compile(r"provider asks us to wait \d s"))
+    turn = ended(page)
+    expect(answer(turn)).to_contain_text("The first answer: auth is slow")
+    expect(turn.locator("[data-slot=working]")).to_be_hidden()
+    expect(page.get_by_text("asks us to wait")).to_have_count(0)
+
+    board, button = page.locator("#board"), page.get_by_role("button", name="Blackboard", exact=True)
+    expect(button).to_have_attribute("data-news", "yes")
+    button.click()
+    expect(board).to_be_visible()
+    expect(board.locator("dt:visible")).to_have_text(["Phase", "Hypothesis", "Next intent"])
+    expect(board.locator("dd:visible").last).to_have_text("Measure the reads")
+    expect(button).not_to_have_attribute("data-news", "yes")
+    before = board.inner_text()
+    page.reload()
+    expect(board).to_be_visible()
+    assert board.inner_text() == before
+
+
+def another_try(page: Page, conversation: Conversation) -> None:
+    """Beside the old answer; both stay and are leafed through, with the keyboard as well."""
+    first, turn = active(conversation), ended(page)
+    turn.get_by_role("button", name="Answer again").focus()
+    page.keyboard.press("Enter")
+    expect(answer(page.locator("[data-turn]").last)).to_have_text(re.compile("The second answer"))
+    turn = ended(page)
+    expect(page.locator("[data-turn]")).to_have_count(2)
+    expect(turn.locator(".answered .pages")).to_have_text("2/2")
+    turn.hover()
+    shot(page, "branches-light")
+    turn.get_by_role("button", name="Version of the answer before this").press("Enter")
+    expect(answer(turn)).to_contain_text("The first answer")
+    expect(turn.locator(".answered .pages")).to_have_text("1/2")
+    assert active(conversation).pk == first.pk
+    following = turn.get_by_role("button", name="Version of the answer after this")
+    expect(following).to_be_focused()  # where one was going before, there is nothing more
+    page.keyboard.press("Enter")
+    expect(answer(turn)).to_contain_text("The second answer")
+    page.reload()
+    expect(turn.locator(".answered .pages")).to_have_text("2/2")
+
+
+def another_question(page: Page, conversation: Conversation) -> None:
+    """An edited question begins a branch of its own."""
+    old, turn = active(conversation), ended(page)
+    turn.hover()
+    turn.get_by_role("button", name="Edit the question").click()
+    field = turn.get_by_label("Your question")
+    expect(field).to_have_value("What is slow?")
+    expect(field).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(field).to_have_count(0)
+    expect(turn.get_by_role("button", name="Edit the question")).to_be_focused()
+    page.keyboard.press("Enter")
+    field.fill("What is fast?")
+    page.keyboard.press("Enter")
+    expect(page.locator("[data-turn]").last.locator("[data-slot=question]")).to_have_text("What is fast?")
+    expect(answer(page.locator("[data-turn]").last)).to_contain_text("The third answer")
+    turn = ended(page)
+    expect(page.locator("[data-turn]")).to_have_count(2)
+    expect(turn.locator(".asked .pages")).to_have_text("2/2")
+    expect(turn.locator(".answered .pages")).to_have_count(0)
+    assert (active(conversation).after_id, active(conversation).pk != old.pk) == (old.after_id, True)
+    turn.get_by_role("button", name="Version of the question before this").click()
+    expect(turn.locator("[data-slot=question]")).to_have_text("What is slow?")
+    expect(answer(turn)).to_contain_text("The second answer")
+    assert active(conversation).pk == old.pk
+    page.emulate_media(color_scheme="dark")
+    turn.hover()
+    shot(page, "branches-dark")
+    page.emulate_media(color_scheme="light")
+
+
+def a_narrow_window(page: Page) -> None:
+    """The board waits behind its button."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    board, button = page.locator("#board"), page.get_by_role("button", name="Blackboard", exact=True)
+    expect(board).to_be_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    button.click()
+    expect(board).to_be_visible()
+    expect(button).to_have_attribute("aria-expanded", "true")
+    shot(page, "board-narrow")
+    page.keyboard.press("Escape")
+    expect(board).to_be_hidden()
+    expect(button).to_be_focused()
