@@ -6,6 +6,7 @@ import re
 from typing import Literal
 
 from llm.adapters.demo_reading import Reading, Thing, closest, says
+from llm.adapters.demo_tools import SAME
 from llm.adapters.demo_words import DEPENDENCY
 
 Direction = Literal["incoming", "outgoing"]
@@ -73,9 +74,13 @@ def counted(reading: Reading) -> list[tuple[str, str, int]]:
         repositories = value.get("repositories")
         for label, kinds in repositories.items() if isinstance(repositories, dict) else ():
             for kind, number in kinds.items() if isinstance(kinds, dict) else ():
-                if isinstance(number, int) and says(reading.text.lower(), kind):
+                if isinstance(number, int) and _names(reading, str(kind)):
                     found.append((str(label), str(kind), number))
     return found
+
+
+def _names(reading: Reading, kind: str) -> bool:
+    return any(says(reading.text.lower(), word) for word in (kind, *SAME.get(kind, ())))
 
 
 def subject(reading: Reading) -> str:

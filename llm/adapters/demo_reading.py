@@ -240,7 +240,7 @@ def closest(things: Iterable[Thing], term: str) -> list[Thing]:
 
 def says(text: str, word: str) -> bool:
     """Whether a text holds a word or its plural, by itself and not as a part of a key or a name."""
-    return re.search(rf"(?<![\w.:/-]){re.escape(word)}(?:e?s|e?n)?(?![\w/-]|[.:]\w)", text) is not None
+    return re.search(rf"(?<![\w.:/-]){re.escape(word)}(?:e|e?s|e?n)?(?![\w/-]|[.:]\w)", text) is not None
 
 
 def _mentions(text: str, key: str) -> bool:

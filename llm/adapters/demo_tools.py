@@ -80,6 +80,8 @@ SAME: dict[str, tuple[str, ...]] = {
     ),
     "module": (),  # people call a package a module, too
     "class": ("class", "classe", "klasse"),
+    "package": ("package", "paket"),
+    "function": ("function", "funktion"),
     "incoming": ("used by", "who uses", "depends on it", "dependents", "wer benutzt", "wer verwendet", "uses it"),
 }
 

@@ -186,6 +186,8 @@ def test_how_many_is_answered_by_the_counts_even_where_a_package_has_the_kinds_n
     assert last.content == (
         "- `shop` holds 3 elements of the kind `model`.\n- `lib` holds 2 elements of the kind `model`."
     )
+    _calls, last = converse("Wie viele Klassen gibt es?", snapshot=snapshot, results={"catalog_overview": counts})
+    assert last.content == "- `shop` enthält 16 Elemente der Art `class`."
 
 
 def test_one_of_two_words_is_no_definition():
