@@ -19,6 +19,7 @@ from chat.api import KEY, LIMIT, OFFSET
 from chat.errors import FieldInvalid
 from chat.http import ApiView, idempotent, page, user_of
 from chat.models import IdempotencyKey
+from chat.numbers import whole_number
 from chat.serializers import ErrorOutput
 from observability.models import AgentInteraction
 from plan import steering
@@ -154,9 +155,10 @@ def _traced(request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:
         found = found.filter(conversation_id=conversation)
     plan = request.query_params.get("plan")
     if plan is not None:
-        if not plan.isdecimal():
+        number = whole_number(plan)
+        if number is None:
             raise FieldInvalid(field="plan", problem="takes a plan's number")
-        found = found.filter(plan_id=int(plan))
+        found = found.filter(plan_id=number)
     return found
 
 

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
-from django.db import InterfaceError, OperationalError
+from django.conf import settings
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.db import DataError, InterfaceError, OperationalError
 from django.http import Http404
 from django.utils import timezone
 from rest_framework import exceptions, status
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication, TokenAuthentication
+from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
 from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -23,6 +25,7 @@ from rest_framework.views import APIView
 
 from chat import errors, idempotency
 from chat.models import IdempotencyKey
+from chat.numbers import whole_number
 from observability.correlation import new_correlation_id
 from plan.errors import NotAdaptable, OutcomeInvalid, PlanConflict, PlanInvalid, UnknownTemplate
 from prompt.errors import InputInvalid, RecipeInvalid, UnknownRecipe
@@ -60,9 +63,12 @@ CODES = {
     status.HTTP_404_NOT_FOUND: "not_found",
     status.HTTP_405_METHOD_NOT_ALLOWED: "method_not_allowed",
     status.HTTP_406_NOT_ACCEPTABLE: "not_acceptable",
+    status.HTTP_413_REQUEST_ENTITY_TOO_LARGE: "too_large",
     status.HTTP_415_UNSUPPORTED_MEDIA_TYPE: "unsupported_media_type",
     status.HTTP_429_TOO_MANY_REQUESTS: "throttled",
 }
+
+MAX_DEPTH = 64  # levels of lists and objects in a request's JSON
 
 Handler = Callable[..., Response]
 
@@ -85,6 +91,14 @@ def error_response(exc: Exception, context: dict[str, Any]) -> Response:
         logger.error("the database failed: %s", exc)
         body = error_body("database.unavailable", "The database cannot be reached; nothing was lost, try again.")
         return Response(body, status=status.HTTP_503_SERVICE_UNAVAILABLE, headers={"Retry-After": "5"})
+    if isinstance(exc, RequestDataTooBig):
+        limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
+        return Response(error_body(CODES[code], f"A request's body may hold {limit:,} bytes."), status=code)
+    if isinstance(exc, DataError):
+        logger.warning("the database cannot hold a value of the request: %s", exc)
+        body = error_body("invalid", "A value of the request cannot be used: it holds a NUL or is out of range.")
+        return Response(body, status=status.HTTP_400_BAD_REQUEST)
     if isinstance(exc, Http404):
         exc = exceptions.NotFound()
     elif isinstance(exc, PermissionDenied):
@@ -111,11 +125,37 @@ def _first(problems: Any) -> str:
     return str(problems)
 
 
+class ShallowJSONParser(JSONParser):
+    """JSON, so deep as our own code and PostgreSQL may walk it."""
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        try:
+            value = super().parse(stream, media_type, parser_context)
+        except RecursionError:
+            raise _too_deep() from None
+        level = [value]
+        for _ in range(MAX_DEPTH):
+            level = [
+                inner
+                for outer in level
+                if isinstance(outer, (dict, list))
+                for inner in (outer.values() if isinstance(outer, dict) else outer)
+            ]
+        if level:
+            raise _too_deep()
+        return value
+
+
+def _too_deep() -> exceptions.ParseError:
+    return exceptions.ParseError(f"The JSON is nested deeper than {MAX_DEPTH} levels.")
+
+
 class ApiView(APIView):
     """Signed-in people and token holders; JSON in, JSON out."""
 
     authentication_classes: tuple[type[BaseAuthentication], ...] = (TokenAuthentication, SessionAuthentication)
     permission_classes: tuple[type[BasePermission], ...] = (IsAuthenticated,)
+    parser_classes = (ShallowJSONParser, FormParser, MultiPartParser)
     renderer_classes = (JSONRenderer,)
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response]:
@@ -183,9 +223,10 @@ def _number(request: Request, name: str, default: int, least: int, most: int) ->
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not text.isdecimal() or not least <= int(text) <= most:
+    number = whole_number(text)
+    if number is None or not least <= number <= most:
         raise errors.FieldInvalid(field=name, problem=f"takes a whole number from {least} to {most}")
-    return int(text)
+    return number
 
 
 __all__ = [

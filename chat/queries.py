@@ -11,6 +11,7 @@ from django.db import connection
 from django.db.models import Q, QuerySet
 
 from chat.models import Conversation, Message, Turn
+from chat.numbers import whole_number
 from plan.models import ExecutionPlan, PlanStep
 from tools.queries import may_decide_about
 from workspaces.errors import NotVisible
@@ -181,7 +182,8 @@ def workspace_for(user: User, wanted: str | int | None) -> Workspace:
         if len(memberships) != 1:
             raise LookupError("several" if memberships else "none")
         return memberships[0].workspace
-    key = Q(workspace__slug=str(wanted)) | (Q(workspace_id=int(wanted)) if str(wanted).isdecimal() else Q())
+    number = whole_number(str(wanted))
+    key = Q(workspace__slug=str(wanted)) | (Q() if number is None else Q(workspace_id=number))
     membership = own.filter(key).first()
     if membership is None:
         raise NotVisible(workspace=str(wanted))
