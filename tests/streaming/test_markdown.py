@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from streaming.markdown import MAX_CHARACTERS, render_markdown
+from streaming.markdown import KEPT_CHARACTERS, MAX_CHARACTERS, _Kept, render_markdown
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -64,3 +64,45 @@ def test_a_text_past_the_cap_is_cut_and_says_so() -> None:
     html = render_markdown("y" * (MAX_CHARACTERS + 5))
     assert html.count("y") == MAX_CHARACTERS
     assert "the text has 200,005 characters" in html
+
+
+LABORIOUS = {
+    "wide table": "|" + "a|" * 2_000 + "\n|" + "-|" * 2_000 + "\n" + "|\n" * 20_000,
+    "wide quoted table": "> |" + "a|" * 2_000 + "\n> |" + "-|" * 2_000 + "\n" + "> |x|\n" * 2_000,
+    "one row": "|" + "a|" * 20_000 + "\n|" + "-|" * 20_000 + "\n",
+    "long list": "- a\n" * 40_000,
+    "brackets": "[" * 88_000,
+    "stars": "*a " * 60_000,
+}
+
+
+@pytest.mark.parametrize("text", LABORIOUS.values(), ids=LABORIOUS.keys())
+def test_a_text_that_is_long_work_is_shown_as_written(text: str) -> None:
+    html = render_markdown(text)
+    assert set(re.findall(r"<\s*([a-zA-Z0-9]+)", html)) == {"pre"}
+    assert len(html) < 2 * len(text)
+
+
+def test_an_escaped_text_can_do_nothing_either() -> None:
+    html = render_markdown("<script>alert(1)</script>\n" + "- a\n" * 6_000)
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_a_large_table_of_real_rows_is_one() -> None:
+    html = render_markdown("| a | b | c |\n|---|---|---|\n" + "| 1 | 2 | 3 |\n" * 1_000 + "\nAnd *more*.\n" * 900)
+    assert html.count("<tr>") == 1_001
+    assert "<em>more</em>" in html
+
+
+def test_a_text_is_laid_out_once() -> None:
+    text = f"Unlike *any* other {object()}."
+    assert render_markdown(text) is render_markdown(text)
+
+
+def test_what_is_kept_is_bounded() -> None:
+    kept = _Kept()
+    for number in range(40):
+        kept.put(bytes([number]), "x" * (KEPT_CHARACTERS // 10))
+    assert kept.get(bytes([39])) is not None
+    assert [number for number in range(40) if kept.get(bytes([number])) is not None] == list(range(30, 40))
