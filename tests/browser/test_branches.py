@@ -70,7 +70,10 @@ def test_versions_of_a_turn_and_the_board_beside_it(
         board_of_the_page(page)
         first_answer(page)
         another_try(page, conversation)
+        beside = reader.open(page.url)
+        expect(beside.locator("[data-connection]")).to_have_text("Live")
         another_question(page, conversation)
+        another_tab(beside)
         a_narrow_window(page)
         assert reader.complaints == []
     finally:
@@ -166,6 +169,12 @@ def another_question(page: Page, conversation: Conversation) -> None:
     turn.hover()
     shot(page, "branches-dark")
     page.emulate_media(color_scheme="light")
+
+
+def another_tab(page: Page) -> None:
+    """A question that begins another branch takes the place of what it is asked instead of."""
+    expect(page.locator("[data-slot=question]")).to_have_text(["Hello", "What is fast?"])
+    expect(answer(ended(page))).to_contain_text("The third answer")
 
 
 def a_narrow_window(page: Page) -> None:
