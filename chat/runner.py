@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -58,6 +59,7 @@ NOTICES = {
     "llm.overloaded": "The model is overloaded. Try again later.",
     "llm.rate_limited": "The model's provider kept us waiting too long. Try again later.",
 }
+WAITS = "The model’s provider asks us to wait {seconds} s. The answer goes on by itself."
 NOTICE = "The answer failed ({code}). Try again, or tell whoever runs this server."
 
 
@@ -182,6 +184,12 @@ def _begin(unit: Unit, turn: Turn) -> None:
     unit.progress = False
     unit.record(EventName.TYPING, run=f"turn:{turn.pk}", turn_id=turn.pk)
 
+    def forget_the_wait() -> None:
+        Turn.objects.filter(pk=turn.pk).update(notice="")
+
+    if turn.notice:
+        unit.close_with(forget_the_wait)
+
 
 def _fresh(turn_id: int) -> Turn:
     return Turn.objects.select_related("workspace", "user", "conversation", "question").get(pk=turn_id)
@@ -227,6 +235,7 @@ def _wait_for_provider(turn: Turn, run: RunRef, exc: RateLimitError) -> None:
             {
                 "not_before": ClockTimestamp() + timedelta(seconds=seconds),
                 "rate_limit_waits": F("rate_limit_waits") + 1,
+                "notice": WAITS.format(seconds=max(1, math.ceil(seconds))),
             },
         )
         unit.close_with(lambda: arrow)

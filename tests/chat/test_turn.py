@@ -13,7 +13,9 @@ from chat import services
 from chat.errors import FieldInvalid, TurnActive
 from chat.models import Message, Turn
 from chat.queries import transcript_of
+from chat.runner import WAITS
 from chat.runs import cancel_orphan_turns
+from chat.serializers import turn_json
 from events.models import Event
 from llm.errors import LLMAuthenticationError, RateLimitError
 from llm.testing import Gate, call, calls, cut, held, say
@@ -143,12 +145,29 @@ def test_a_provider_that_asks_to_wait_sends_the_turn_back_to_the_queue(chat):
     assert (turn.status, turn.rate_limit_waits, turn.attempts) == ("queued", 1, 0)
     assert 30 < (turn.not_before - timezone.now()).total_seconds() <= 40
     assert names(turn)[-1] == "rate_limit"
+    assert (turn.notice, turn_json(turn)["notice"]) == (WAITS.format(seconds=40),) * 2
     assert it.run(turn).status == "queued"  # not due: the claim refuses it
     Turn.objects.filter(pk=turn.pk).update(not_before=timezone.now())
     done = it.run(turn)
-    assert (done.status, done.answer) == ("completed", "there you are")
+    assert (done.status, done.answer, done.notice) == ("completed", "there you are", "")
     paid = AgentInteraction.objects.filter(owner_id=turn.pk).order_by("pk").values_list("error_code", "committed")
     assert list(paid) == [("llm.rate_limited", False), ("", True)]
+
+
+def test_a_turn_that_goes_on_says_no_more_that_it_waits(chat):
+    tools, seen = Registry(), []
+
+    @tool(effect="read", chat=True, registry=tools)
+    def look() -> str:
+        """Look."""
+        seen.extend(Turn.objects.values_list("notice", flat=True))
+        return "seen"
+
+    it = chat(RateLimitError(retry_after_s=40), call("look"), "there you are", tools=tools)
+    turn = it.say("hi")
+    assert turn.notice == WAITS.format(seconds=40)
+    Turn.objects.filter(pk=turn.pk).update(not_before=timezone.now())
+    assert (it.run(turn).status, seen) == ("completed", [""])
 
 
 def test_a_failed_model_call_ends_the_turn_with_words_for_people(chat):

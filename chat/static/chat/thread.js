@@ -66,6 +66,7 @@ export class Thread {
     const turn = this.ownerTurn(run);
     if (!turn || ENDED.includes(turn.dataset.status)) return;
     turn.dataset.status = "running";
+    setText(slot(turn, "notice"), "");
     this.doing(turn, "Thinking…");
   }
 
