@@ -63,4 +63,4 @@ def test_a_missing_key_stops_a_web_process_and_is_named(processes: Processes):
         keyless = {**model.environment(), "OPENAI_API_KEY": "", "OPENAI_BASE_URL": ""}
         web = processes.start("web", ("-m", "uvicorn", "config.asgi:application", "--port", "0"), keyless)
         assert web.wait(30) != 0
-    assert "OPENAI_API_KEY: " in web.output
+    assert "OPENAI_API_KEY is not set" in web.output
