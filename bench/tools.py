@@ -81,7 +81,7 @@ def timed(label: str, work: Callable[[], Any], calls: int) -> None:
             work()
         best_cpu = min(best_cpu, (time.process_time() - cpu) / calls)
         best_wall = min(best_wall, (time.perf_counter() - wall) / calls)
-    print(json.dumps({"what": label, "cpu_us": round(best_cpu * 1e6, 1), "wall_us": round(best_wall * 1e6, 1)}))  # noqa: T201
+    print(json.dumps({"what": label, "cpu_us": round(best_cpu * 1e6, 1), "wall_us": round(best_wall * 1e6, 1)}))
 
 
 def main(calls: int) -> None:
@@ -92,7 +92,7 @@ def main(calls: int) -> None:
             tool(effect="read", registry=tools)(twin(number))
         tools.freeze()
         spent = {"cpu_ms": (time.process_time() - cpu) * 1e3, "wall_ms": (time.perf_counter() - wall) * 1e3}
-        print(json.dumps({"what": f"register {TOOLS} tools, {attempt}"} | {k: round(v, 1) for k, v in spent.items()}))  # noqa: T201
+        print(json.dumps({"what": f"register {TOOLS} tools, {attempt}"} | {k: round(v, 1) for k, v in spent.items()}))
     user = User.objects.create_user(f"bench-{time.time_ns()}", password=None)
     space = Workspace.objects.create(slug=f"bench-{time.time_ns()}", name="bench")
     try:
