@@ -16,9 +16,7 @@ from tests.support.runs import make_user, make_workspace
 def test_what_a_call_took_and_cost_comes_first_and_a_command_has_no_number():
     user = make_user(is_staff=True, is_superuser=True)
     call = {"workspace": make_workspace(user), "user": user, "provider": "p", "model": "m" * 60, "latency_ms": 1234}
-    AgentInteraction.objects.create(
-        **call, owner_kind=OwnerKind.COMMAND, owner_id=0, correlation_id="c0ffee" * 5
-    )
+    AgentInteraction.objects.create(**call, owner_kind=OwnerKind.COMMAND, owner_id=0, correlation_id="c0ffee" * 5)
     AgentInteraction.objects.create(**call, owner_kind=OwnerKind.TURN, owner_id=7)
     browser = Client()
     browser.force_login(user)

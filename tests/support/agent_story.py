@@ -123,4 +123,3 @@ def assert_agent_story(trace: list[Beat], *, workflow: str, beats: dict[str, lis
         assert records, f"{workflow}: no beat {beat!r}; there are {sorted({record.beat for record in trace})}"
         for name in names:
             assert any(record.says(name) for record in records), f"{workflow}: beat {beat!r} lacks {name!r}; has {told}"
-
