@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +27,8 @@ _left_out: list[str] = []
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start PostgreSQL and Valkey for the session, before the first test asks for them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background: what tests start would inherit that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return
     if STARTS_SERVERS and not config.option.collectonly:

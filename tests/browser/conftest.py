@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,8 +68,7 @@ def stack() -> Iterator[Stack]:
     process = up.start(state, port, **variables)
     try:
         url = process.wait_for_line(up.GREETING, up.START_S)[1]
-        password = re.search(r"Sign in as admin with the password (\S+)", process.output)
-        assert password is not None
+        password = process.wait_for_line(r"Sign in as admin with the password (\S+)")
         if os.environ.get("CAPSTAN_SCREENSHOTS"):
             scan(state, variables)
         yield Stack(url=url.rstrip("/"), password=password[1], state=state)
