@@ -23,7 +23,7 @@ from llm.testing.plugin import MakeLoopback
 from tests.catalog.agents import answer, scripted
 from tests.catalog.commands import domain_rows, extract_elements
 from tests.catalog.trees import SHOP, SHOP_ELEMENTS, write_tree
-from tests.support.processes import Processes, Running, process_environment
+from tests.support.processes import Processes, process_environment
 from tests.support.runs import make_workspace
 from workspaces.models import Workspace
 
@@ -150,18 +150,6 @@ def test_the_shell_sees_1_when_the_model_answers_no_json(
     assert not any(domain_rows(workspace).values())
 
 
-def interrupted(running: Running) -> int:
-    """The exit code after Ctrl-C; pressed again, as a person would, when a first one fell into a finalizer."""
-    for _ in range(2):
-        os.kill(running.pid, signal.SIGINT)
-        try:
-            return running.wait(WAIT_S / 3)
-        except subprocess.TimeoutExpired:
-            continue
-    os.kill(running.pid, signal.SIGINT)
-    return running.wait(WAIT_S / 3)
-
-
 def test_ctrl_c_ends_with_130_and_writes_nothing(
     processes: Processes, tmp_path: Path, openai_loopback: MakeLoopback
 ) -> None:
@@ -170,7 +158,8 @@ def test_ctrl_c_ends_with_130_and_writes_nothing(
     argv = ("extract_elements", str(write_tree(tmp_path, SHOP)), "--workspace", workspace.slug, "--apply")
     running = processes.manage(*argv, environment=server.environment())
     assert gate.reached.wait(WAIT_S), running.output
-    assert interrupted(running) == 130
+    os.kill(running.pid, signal.SIGINT)
+    assert running.wait(WAIT_S) == 130
     assert running.lines[-1] == "CommandError: interrupted; nothing was written"
     assert "Traceback" not in running.output
     assert not any(domain_rows(workspace).values())
