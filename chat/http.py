@@ -21,7 +21,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.encoders import JSONEncoder
-from rest_framework.views import APIView
+from rest_framework.views import APIView, set_rollback
 
 from chat import errors, idempotency
 from chat.models import IdempotencyKey
@@ -79,7 +79,8 @@ def error_body(code: str, message: str, details: dict[str, Any] | None = None) -
 
 
 def error_response(exc: Exception, context: dict[str, Any]) -> Response:
-    """An exception as the API's answer."""
+    """An exception as the API's answer; where a transaction holds the request (`ATOMIC_REQUESTS`), it rolls back."""
+    set_rollback()
     if isinstance(exc, CapstanError):
         code = next((number for kind, number in STATUS_OF if isinstance(exc, kind)), None)
         if code is None:

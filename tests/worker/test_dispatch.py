@@ -61,6 +61,7 @@ class Refused(Exception):
 
 
 def test_h24_a_nested_block_sends_after_the_outer_commit(redis):
+    """H/24 a."""
     with transaction.atomic():
         with transaction.atomic():
             plan = hold_plan(llm_step("a"))
@@ -71,6 +72,7 @@ def test_h24_a_nested_block_sends_after_the_outer_commit(redis):
 
 
 def test_h24_an_inner_rollback_sends_nothing(redis):
+    """H/24 b."""
     with transaction.atomic(), pytest.raises(Refused), transaction.atomic():
         dispatcher().dispatch_after_commit(hold_plan(llm_step("a")))
         raise Refused
@@ -78,6 +80,7 @@ def test_h24_an_inner_rollback_sends_nothing(redis):
 
 
 def test_h24_an_outer_rollback_sends_nothing(redis):
+    """H/24 c."""
     with pytest.raises(Refused), transaction.atomic():
         with transaction.atomic():
             dispatcher().dispatch_after_commit(hold_plan(llm_step("a")))
@@ -86,6 +89,7 @@ def test_h24_an_outer_rollback_sends_nothing(redis):
 
 
 def test_h24_without_a_transaction_it_is_sent_at_once(redis):
+    """H/24 f."""
     plan, turn = hold_plan(llm_step("a")), make_turn()
     dispatcher().dispatch_after_commit(ExecutionPlan, plan.pk)
     dispatcher().dispatch_after_commit(turn)
@@ -93,6 +97,7 @@ def test_h24_without_a_transaction_it_is_sent_at_once(redis):
 
 
 def test_h24_a_callback_that_fails_does_not_keep_the_next_from_going_out(redis):
+    """H/24 g."""
     def broken() -> None:
         raise Refused
 
@@ -104,6 +109,7 @@ def test_h24_a_callback_that_fails_does_not_keep_the_next_from_going_out(redis):
 
 
 def test_h24_the_commit_that_ends_a_step_starts_the_next_one():
+    """H/24 h."""
     plan = hold_plan(data_step("a", "count_workspaces"), data_step("b", "count_workspaces"))
     run_plan(plan, agents_on(None, count_workspaces))
     ended, began = (PlanStep.objects.get(plan=plan, key=key) for key in "ab")
