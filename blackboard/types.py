@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 KEYS = ("phase", "hypothesis", "current_plan", "last_actions", "next_intent")
 MAX_CHARS = 500  # of all values together
@@ -32,3 +33,8 @@ class Extract:
     visible: str
     board: Board | None
     had_block: bool
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the event says of it."""
+        return {"status": "retain" if self.board is None else "set", "board": self.board}

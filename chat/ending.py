@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.utils import timezone
 
-from blackboard.types import Extract
+from blackboard.types import Board
 from chat.models import Conversation, Turn
 from chat.services import ended_payload
 from events.types import EventName
@@ -26,7 +26,7 @@ def end_turn(
     error: str = "",
     plan_id: int | None = None,
     model_used: str = "",
-    board: Extract | None = None,
+    board: Board | None = None,
 ) -> None:
     """End the turn when the unit closes; a cancel that came first turns a completion into a cancelled turn."""
 
@@ -40,15 +40,7 @@ def end_turn(
         reason = "cancelled" if arrow == RunStatus.CANCELLED else stop_reason
         changed: dict[str, object] = {"updated_at": timezone.now()}
         if board is not None:
-            if board.board is not None:
-                changed["board"] = board.board
-            unit.record(
-                EventName.BLACKBOARD,
-                run=f"turn:{turn.pk}",
-                turn_id=turn.pk,
-                status="retain" if board.board is None else "set",
-                board=board.board,
-            )
+            changed["board"] = board
         Conversation.objects.filter(pk=turn.conversation_id).update(**changed)
         withdraw_approvals(owner_kind="turn", owner_ids=[turn.pk], now=timezone.now())
         ToolExecution.objects.lose_open("turn", [turn.pk])

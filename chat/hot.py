@@ -17,7 +17,8 @@ from django.db import connection
 from django.db.backends.postgresql.base import ServerBindingCursor
 from psycopg.types.numeric import Int8
 
-from chat.models import Message, Turn
+from blackboard.types import Board
+from chat.models import Conversation, Message, Turn
 from events.models import Event, EventRecord, Stream
 from observability.models import AgentInteraction
 from observability.services import columns_of
@@ -46,6 +47,7 @@ def store_read_round(
     ledger: Sequence[Mapping[str, Any]],
     events: Sequence[EventRecord],
     interaction: Interaction,
+    board: Board | None = None,
 ) -> StoredReply:
     """Store a whole round and hold the turn, in one commit.
 
@@ -54,6 +56,7 @@ def store_read_round(
         results: of each tool message: position, text, tool_call_id, tool_name, is_error.
         ledger: of each call, by the columns of `tools.models.ToolExecution`.
         events: in order; the reply's key is put into the first, which tells of the message.
+        board: the conversation's board from now on; None: it stays as it is.
 
     Raises:
         LeaseLost: the turn is somebody else's by now; nothing was written.
@@ -76,11 +79,13 @@ def store_read_round(
         "events": _json([{"place": n, "name": e.name, "payload": e.payload} for n, e in enumerate(events, start=1)]),
         "facts": _json(facts),
     }
+    if board is not None:
+        params["board"] = _json(board)
     connection.ensure_connection()
     raw: Any = connection
     binding: Any = ServerBindingCursor
     with raw._prepare_cursor(binding(raw.connection)) as cursor:
-        cursor.execute(_statement(), params)
+        cursor.execute(_statement(with_board=board is not None), params)
         row = cursor.fetchone()
     if row is None:
         raise run.rows.refused(run.pk, fence=run.fence)
@@ -114,7 +119,7 @@ def _read(value: Any) -> Any:
 
 
 @cache
-def _statement() -> str:
+def _statement(*, with_board: bool) -> str:
     message, ledger, facts = (model._meta.db_table for model in (Message, ToolExecution, AgentInteraction))
     columns = ", ".join(_EMPTY)
     from_json = ", ".join(f"x.{name}" for name in _EMPTY)  # JSON's null becomes SQL's
@@ -124,6 +129,9 @@ def _statement() -> str:
     facts_columns = [str(f.column) for f in AgentInteraction._meta.concrete_fields if f.column not in skip]
     ledger_record = ", ".join(f"{name} {_type(ToolExecution, name)}" for name in ledger_columns)
     facts_record = ", ".join(f"{name} {_type(AgentInteraction, name)}" for name in facts_columns)
+    board = f"""board AS (
+        UPDATE {Conversation._meta.db_table} c SET board = %(board)s::jsonb FROM held
+        WHERE c.stream_id = %(conversation)s),"""  # noqa: S608
     own = "(conversation_id, turn_id, parent_id, round, created_at, " + columns + ")"
     return f"""WITH lk AS MATERIALIZED (
         SELECT id FROM {Stream._meta.db_table} WHERE id = %(stream)s FOR NO KEY UPDATE),
@@ -135,6 +143,7 @@ def _statement() -> str:
     st AS MATERIALIZED (
         UPDATE {Stream._meta.db_table} s SET last_seq = s.last_seq + %(many)s FROM held WHERE s.id = %(stream)s
         RETURNING s.last_seq - %(many)s AS before),
+    {board if with_board else ""}
     reply AS MATERIALIZED (
         INSERT INTO {message} {own}
         SELECT %(conversation)s, held.id, %(parent)s, %(round)s, clock_timestamp(), {from_json}

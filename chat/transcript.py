@@ -9,8 +9,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from blackboard.extract import extract
-from blackboard.types import Extract
+from chat.boards import TurnBoard
 from chat.ending import end_turn
 from chat.errors import QuestionTooLarge
 from chat.hot import store_read_round
@@ -58,13 +57,14 @@ class ChatTranscript:
     workspace_scope: str = field(init=False)
     _earlier: list[PastTurn] | None = None
     _model_used: str = ""
-    _board: Extract | None = None
+    _board: TurnBoard = field(init=False)
     _summary: str = ""
     _replies: dict[int, int] = field(default_factory=dict)
     _sent: tuple[LLMMessage, ...] | None = None
 
     def __post_init__(self) -> None:
         turn = self.turn
+        self._board = TurnBoard(turn, kept=self.identity.blackboard)
         self.workspace_scope = turn.workspace.scope_id
         self.owner = CallOwner(
             kind="turn",
@@ -176,7 +176,7 @@ class ChatTranscript:
     def store_reply(self, unit: Unit, *, round: int, response: LLMResponse, interaction: Interaction) -> None:  # noqa: A002
         """The assistant message with its calls, and the interaction row."""
         self._model_used = response.model or interaction.model
-        text = self._visible(response.content)
+        text = self._board.take(response.content)
         row = Message.objects.create(
             conversation_id=self.turn.conversation_id,
             turn_id=self.turn.pk,
@@ -195,6 +195,7 @@ class ChatTranscript:
         self._replies[round] = row.pk  # a unit that runs again stores another row, and says so here
         record_interaction(interaction)
         self._say(unit, row, final=not row.tool_calls)
+        self._board.keep(unit)
 
     def store_read_round(
         self,
@@ -207,7 +208,7 @@ class ChatTranscript:
     ) -> None:
         """A round of reads in one statement: the same rows and events as in a unit."""
         self._model_used = response.model or interaction.model
-        text = self._visible(response.content)
+        text = self._board.take(response.content)
         parent = self._parent(round)
         assert parent is not None, f"turn {self.turn.pk} has no question"
         said = EventRecord(EventName.AI_MESSAGE, self._saying(None, round=round, text=text, final=False, partial=False))
@@ -238,9 +239,11 @@ class ChatTranscript:
                 for result in results
             ],
             ledger=[result.ledger for result in results],
-            events=[said, *events],
+            events=[said, *self._board.news(), *events],
             interaction=interaction,
+            board=self._board.written,
         )
+        self._board.stored()
         self._replies[round] = stored.pk
         wake(self.run.stream_id)
         if self._sent is not None:
@@ -309,12 +312,12 @@ class ChatTranscript:
             unit,
             self.turn,
             to=RunStatus.COMPLETED,
-            text=self._visible(text),
+            text=self._board.visible(text),
             stop_reason=stop_reason,
             notice=notice,
             plan_id=plan_id,
             model_used=self._model_used,
-            board=self._board,
+            board=self._board.written,
         )
 
     def park(self, unit: Unit) -> None:
@@ -323,21 +326,13 @@ class ChatTranscript:
         def closing() -> Arrow:
             if Turn.objects.filter(pk=self.turn.pk, cancel_requested_at__isnull=False).exists():
                 raise LLMCancelled(reason="cancel")  # nobody is asked on behalf of a cancelled turn
+            self._board.store()
             if is_waiting("turn", self.turn.pk):
                 return Arrow(RunStatus.WAITING_APPROVAL)
             dispatcher().dispatch_after_commit(Turn, self.turn.pk)  # somebody decided while this unit was open
             return Arrow(Turn.READY)
 
         unit.close_with(closing)
-
-    def _visible(self, text: str) -> str:
-        """What people see of a model's text; the board in it is kept for the turn's end (CAP-071, CAP-072)."""
-        if not self.identity.blackboard:
-            return text
-        found = extract(text)
-        if found.had_block:
-            self._board = found
-        return found.visible
 
     def _say(self, unit: Unit, row: Message, *, final: bool) -> None:
         self._sent = None  # the turn's messages are read afresh

@@ -31,7 +31,7 @@ def step_message(step: PlanStep) -> str:
 
 
 def earlier_results(step: PlanStep, *, limit: int = CHAIN_CHARS) -> str:
-    """What the steps that this one reads, and those that they read, have left; the nearest last.
+    """What the steps that this one reads, and those that they read, have left, the nearest last; then the board.
 
     Args:
         limit: characters; the farthest steps are left out first, and the text says how many.
@@ -48,11 +48,18 @@ def earlier_results(step: PlanStep, *, limit: int = CHAIN_CHARS) -> str:
             break
         told.append(text[:room])
         room -= len(text)
+    board = board_beside(step.plan_id)
     if not told:
-        return ""
+        return board
     left_out = len(read) - len(told)
     note = [f"({left_out} earlier steps are left out for length.)"] if left_out else []
-    return "\n\n".join(["Earlier steps:", *note, *reversed(told)])
+    return "\n\n".join(["Earlier steps:", *note, *reversed(told), *([board] if board else [])])
+
+
+def board_beside(plan_id: int) -> str:
+    """The plan's board as a step's model is told it; empty while there is none (CAP-073)."""
+    board = ExecutionPlan.objects.filter(pk=plan_id).values_list("board", flat=True).first()
+    return f"Your board: {json.dumps(board, ensure_ascii=False)}" if board else ""
 
 
 def _read_by(step: PlanStep, steps: Mapping[str, PlanStep]) -> Sequence[PlanStep]:

@@ -86,6 +86,7 @@ class ExecutionPlan(LeasedRun):
     identity = models.CharField(max_length=64)
     goal = models.TextField()
     context_json = models.JSONField(default=dict)
+    board = models.JSONField(default=dict, blank=True)  # the blackboard, kept between its steps' rounds (CAP-073)
     template = models.CharField(max_length=64, blank=True)
     conversation_id = models.UUIDField(null=True)
     turn_id = models.BigIntegerField(null=True)

@@ -97,6 +97,7 @@ def fork_plan(
         identity=old.identity,
         goal=old.goal,
         context_json=old.context_json,
+        board={} if from_scratch else old.board,
         template=old.template,
         conversation_id=old.conversation_id,
         turn_id=old.turn_id,

@@ -62,7 +62,7 @@ function conversation(root) {
   const branches = new Branches(root, thread, { onProblem: (text) => composer?.show(text), onAsked: end.jump });
   const board = new Board(document.getElementById("board"));
   follow(root, (name, data) => {
-    if (name === "blackboard") board.heard(data);
+    if (name === "blackboard" && data.turn_id) board.heard(data); // a plan has a board of its own
     else branches.heard(name, data);
   });
   end.jump();
