@@ -1,307 +1,216 @@
-"""Durable plans beside a Celery chain and beside the bare statement, interleaved in one run.
+"""Durable plans beside peers and beside the bare statement, interleaved in one run on one PostgreSQL.
 
-    python bench/plans.py [repeats] [plans] [steps] [peers]      peers: any of chain,ours,floor
+    python bench/plans.py [repeats] [plans] [steps] [peers]      3 200 20 and all of them
 
-    ours    the product's worker on PostgreSQL: policies, ledger, events, one commit a step
-    chain   a Celery chain on Redis, prefork 2: not durable
-    floor   two bare psycopg processes that write the same rows with the same statement, no policies, no queue
+    ours            the product's worker on PostgreSQL: policies, ledger, events, one commit a step
+    chain           a Celery chain on Redis, prefork 2: not durable
+    dbos, procrastinate, -tuned     as they come, and with the setting that serves them best (`bench/README.md`)
+    floor           two bare psycopg processes that write the rows that ours writes, by the same statement
 
-Reads `DATABASE_URL` and `REDIS_URL`; makes the databases `capstan_bench` (and Redis databases 14, 15) anew. Prints one
-JSON line a measurement and the medians.
+Each repeat measures each of them: a burst of plans, then lone plans at random moments on idle workers (enqueue to first
+step). A last part counts what ours and the floor write: rows of each table and commits a step. Prints JSON lines and the
+tables. What it starts and makes goes away, also at Ctrl-C.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import signal
+import random
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-HERE = Path(__file__).resolve().parent
-LOG = Path(os.environ.setdefault("BENCH_STEPLOG", str(Path(tempfile.gettempdir()) / "capstan_bench_steps.log")))
-DATABASE = "capstan_bench"
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from bed import (
+    Backends,
+    Processes,
+    StepLog,
+    databases,
+    django_on,
+    empty_redis,
+    percentile,
+    say,
+    scratch,
+    spread,
+    stop_on_signals,
+    table,
+)
+from plan_peers import PEERS, installed
 
-def redis_database(number: int) -> str:
-    """The URL of one Redis database."""
-    return os.environ["REDIS_URL"].partition("?")[0] + f"?db={number}"
-
-
-def prepare() -> None:
-    """A fresh migrated database, and Django on it."""
-    import psycopg
-
-    parts = urlsplit(os.environ["DATABASE_URL"])
-    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as server:
-        server.execute(f'DROP DATABASE IF EXISTS "{DATABASE}" WITH (FORCE)')
-        server.execute(f'CREATE DATABASE "{DATABASE}"')
-    os.environ["DATABASE_URL"] = urlunsplit(parts._replace(path=f"/{DATABASE}"))
-    sys.path.insert(0, str(HERE.parent))
-    os.environ["BENCH_CHAIN_BROKER"] = _kombu(redis_database(14))
-    os.environ["REDIS_URL"] = redis_database(15)
-    os.environ.setdefault("LLM_PROVIDER", "demo")
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-    import logging
-
-    import django
-
-    django.setup()
-    logging.disable(logging.INFO)
-    from django.core.management import call_command
-
-    call_command("migrate", verbosity=0)
+LONE, LONE_S = 100, 15.0  # lone plans a repeat, and how long at most
+BURST_S = 120.0
 
 
-def _kombu(url: str) -> str:
-    from config.celery_settings import kombu_url
-
-    return kombu_url(url)
-
-
-class Ours:
-    name = "ours, threads 2x8"
-
-    def __init__(self) -> None:
-        from workspaces.models import User
-        from workspaces.services import ensure_workspace
-
-        self.owner, _ = User.objects.get_or_create(username="bench")
-        self.workspace = ensure_workspace(slug="bench", name="bench", member=self.owner)
-
-    def workers(self) -> list[list[str]]:
-        celery = [sys.executable, "-m", "celery", "-A", "plan_worker", "--quiet", "worker", "-P", "threads", "-c", "8"]
-        alone = ["-l", "ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat", "-Q", "plans"]
-        return [[*celery, *alone, "-n", f"bench{number}@%h"] for number in range(2)]
-
-    def enqueue(self, name: str, steps: int) -> None:
-        from django.db import transaction
-
-        from tools.ports import dispatcher
-
-        with transaction.atomic():
-            plan = self.hold(name, steps)
-            dispatcher().dispatch_after_commit(plan)
-
-    def hold(self, name: str, steps: int) -> Any:
-        """A plan of data steps, in the open transaction."""
-        from django.utils import timezone
-
-        from events.models import Stream
-        from plan.models import ExecutionPlan
-        from plan.services import Recorded
-        from plan.services import hold as hold_plan
-        from plan.types import StepSpec
-
-        plan = ExecutionPlan(
-            workspace=self.workspace,
-            stream=Stream.objects.create(workspace=self.workspace),
-            correlation_id=name,
-            status=ExecutionPlan.READY,
-            owner=self.owner,
-            identity="planner",
-            goal=name,
-            template="bench",
-            created_at=timezone.now(),
-        )
-        specs = [
-            StepSpec(
-                key=f"s{number}",
-                action="Do the bench's step.",
-                kind="data",
-                tool_name="bench_step",
-                args={"plan": name, "number": number},
-                reads=(f"s{number - 1}",) if number else (),
-            )
-            for number in range(steps)
-        ]
-        hold_plan(plan, specs, events=Recorded())
-        return plan
-
-
-class Floor(Ours):
-    """Plans are held as ours are; two processes run the statement and nothing else."""
-
-    name = "floor, bare psycopg 2x1"
-
-    def workers(self) -> list[list[str]]:
-        return [[sys.executable, str(HERE / "plans.py"), "floor-worker"]] * 2
-
-    def enqueue(self, name: str, steps: int) -> None:
-        from django.db import transaction
-
-        with transaction.atomic():
-            self.hold(name, steps)
-
-
-class Chain:
-    name = "celery chain, prefork 2"
-
-    def __init__(self) -> None:
-        sys.path.insert(0, str(HERE))
-        import chain_worker
-
-        self.step = chain_worker.step
-
-    def workers(self) -> list[list[str]]:
-        celery = [sys.executable, "-m", "celery", "-A", "chain_worker", "--quiet", "worker", "-c", "2", "-l", "ERROR"]
-        return [[*celery, "-n", "chain@%h"]]
-
-    def enqueue(self, name: str, steps: int) -> None:
-        from celery import chain
-
-        chain(*[self.step.si(name, number) for number in range(steps)]).apply_async()
-
-
-def floor_worker() -> None:
-    """Pop plans, run the statement of the hot path for each step; no Django connection, no policies, no queue."""
-    import psycopg
-    from plan_step import do_step
-    from psycopg.types.numeric import Int8
-
-    from plan import hot
-    from plan.models import ExecutionPlan
-
-    table = ExecutionPlan._meta.db_table
-    connection = psycopg.connect(os.environ["DATABASE_URL"], autocommit=True, prepare_threshold=1)
-    claim = f"""UPDATE {table} SET status = 'running', fence = 1, attempts = 1,
-        lease_until = clock_timestamp() + interval '30 seconds' WHERE id = (SELECT id FROM {table}
-        WHERE status NOT IN ('completed', 'failed', 'cancelled') AND status = 'pending' ORDER BY id LIMIT 1
-        FOR UPDATE SKIP LOCKED) RETURNING id, stream_id, workspace_id, owner_id, correlation_id"""
-    start, end = hot._statement(hot._START), hot._statement(hot._END)
-    order = hot.STEP.index("order")
-    while True:
-        plan = connection.execute(claim).fetchone()
-        if plan is None:
-            time.sleep(0.005)
-            continue
-        pk, stream, workspace, owner, name = plan
-        keys = {"s": stream, "p": Int8(pk), "f": Int8(1), "r": Int8(0), "n": Int8(0), "d": 30.0, "c": name,
-                "l0": Int8(workspace), "l1": Int8(owner)}  # fmt: skip
-        row = connection.execute(start, keys).fetchone()
-        while row is not None and row[4] is not None:
-            number, step = row[4 + order] - 1, row[4]
-            result = json.dumps(do_step(name, number))
-            ledger = [workspace, owner, name, "step", step, None, pk, 1, 1, "bench_step", "read", "workflow",
-                      f"{step}", json.dumps({"plan": name, "number": number}), f"{step}", "succeeded", result, "",
-                      0, False, 0, 0]  # fmt: skip
-            values = {f"l{place}": hot._typed(value) for place, value in enumerate(ledger)}
-            payload = json.dumps({"run": f"step:{step}", "plan_id": pk, "step": f"s{number}", "order": number + 1,
-                                  "action": "Do the bench's step.", "kind": "data", "status": "completed"})  # fmt: skip
-            row = connection.execute(
-                end,
-                {**keys, **values, "n": Int8(step), "j": result, "e": payload, "rt": ""},
-            ).fetchone()
-
-
-def ran() -> list[tuple[str, int, float]]:
-    """Every step execution so far: plan, number, when."""
-    try:
-        lines = LOG.read_text().splitlines()
-    except FileNotFoundError:
-        return []
-    return [(plan, int(number), float(at)) for plan, number, _pid, at in (line.split() for line in lines)]
-
-
-def wait_for(names: Sequence[str], steps: int, *, limit_s: float, every: float = 0.02) -> bool:
-    """Whether all these plans ran their last step in time."""
-    until = time.monotonic() + limit_s
-    while time.monotonic() < until:
-        last = {plan for plan, number, _at in ran() if number == steps - 1}
-        if last >= set(names):
-            return True
-        time.sleep(every)
-    return False
-
-
-def resident_mb(pid: int) -> int:
-    """Resident memory of a process, MB."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) // 1024
-
-
-def measure(make: Callable[[], Any], *, plans: int, steps: int, tag: str) -> dict[str, Any]:
-    """One burst and twenty lone plans."""
-    peer = make()
-    LOG.write_bytes(b"")
-    ours = {"DATABASE_POOL_SIZE": "12", "PYTHONWARNINGS": "ignore", "PYTHONPATH": str(HERE.parent)}
-    environment = {**os.environ, **ours}
-    if make is Chain:
-        del environment["DJANGO_SETTINGS_MODULE"]  # the peer's worker knows no Django
-    processes = [subprocess.Popen(argv, cwd=HERE, env=environment, start_new_session=True) for argv in peer.workers()]
-    try:
+def measure(peer: Any, url: str, *, plans: int, steps: int, tag: str, log: StepLog, folder: Path) -> dict[str, Any]:
+    """One burst, then lone plans on idle workers."""
+    log.clear()
+    backends = Backends(url)
+    with Processes(peer.workers(), env=peer.env(), log=folder / "workers.log") as workers:
         warm = [f"warm-{tag}-{number}" for number in range(8)]
         for name in warm:
             peer.enqueue(name, 20)
-        assert wait_for(warm, 20, limit_s=60), f"{peer.name}: the workers did not start"
-        before = [resident_mb(process.pid) for process in processes]
+        if not log.wait_for(warm, 20, limit_s=60):
+            raise SystemExit(f"{peer.name}: the workers did not start\n{workers.last_lines()}")
         names = [f"burst-{tag}-{number}" for number in range(plans)]
-        began = time.monotonic()
+        backends.begin()
+        cpu, began = workers.cpu_s(), time.monotonic()
         for name in names:
             peer.enqueue(name, steps)
-        complete = wait_for(names, steps, limit_s=300, every=0.1)
-        burst = [(plan, number, at) for plan, number, at in ran() if plan in set(names)]
+        enqueued = time.monotonic()
+        complete = log.wait_for(names, steps, limit_s=BURST_S, every=0.1)
+        cpu, backend_cpu = workers.cpu_s() - cpu, backends.spent_s()
+        wanted = set(names)
+        burst = [(plan, number, at) for plan, number, at in log.read() if plan in wanted]
         twice = sum(count - 1 for count in Counter((plan, number) for plan, number, _at in burst).values())
-        rate = len(burst) / (max(at for *_, at in burst) - began)
-        waits = []
-        for number in range(20):
-            time.sleep(0.1)
-            name, asked = f"lone-{tag}-{number}", time.monotonic()
-            peer.enqueue(name, 1)
-            wait_for([name], 1, limit_s=15, every=0.002)
-            waits += [(at - asked) * 1e3 for plan, _number, at in ran() if plan == name]
-        waits.sort()
-        return {
-            "peer": peer.name,
-            "steps_per_s": round(rate),
-            "complete": complete,
-            "twice": twice,
-            "idle_ms_p50": round(statistics.median(waits), 1),
-            "idle_ms_max": round(waits[-1], 1),
-            "workers_mb": [before, [resident_mb(process.pid) for process in processes]],
-            "load1": round(os.getloadavg()[0], 1),
-        }
-    finally:
-        for process in processes:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        ended = max(at for *_, at in burst)
+        waits = lone(peer, tag=tag, log=log)
+    backends.close()
+    return {
+        "peer": peer.name,
+        "steps_per_s": round(len(burst) / (ended - began)),
+        "complete": complete,
+        "twice": twice,
+        "enqueue_ms": round((enqueued - began) / plans * 1e3, 2),
+        "worker_cpu_us": round(cpu / len(burst) * 1e6),
+        "backend_cpu_us": round(backend_cpu / len(burst) * 1e6),
+        "idle_ms": [round(wait, 2) for wait in waits],
+        "load1": round(os.getloadavg()[0], 1),
+    }
+
+
+def lone(peer: Any, *, tag: str, log: StepLog) -> list[float]:
+    """Milliseconds from asking for a plan to its first step, on idle workers, out of step with anybody's polling."""
+    waits: list[float] = []
+    moment, until = random.Random(7), time.monotonic() + LONE_S
+    for number in range(LONE):
+        time.sleep(moment.uniform(0.02, 0.12))
+        name = f"lone-{tag}-{number}"
+        asked = peer.enqueue(name, 1)
+        if not log.wait_for([name], 1, limit_s=10, every=0.001):
+            raise SystemExit(f"{peer.name}: a lone plan did not run")
+        waits += [(at - asked) * 1e3 for plan, _number, at in reversed(log.read()[-3:]) if plan == name]
+        if time.monotonic() > until:
+            break
+    return waits
+
+
+def count_writes(kind: str, url: str, *, plans: int, steps: int, log: StepLog, folder: Path) -> dict[str, Any]:
+    """What a worker writes a step: rows inserted and updated by table, commits. The plans are held beforehand."""
+    import psycopg
+    from django.db import connection
+
+    peer = PEERS[kind](url)
+    log.clear()
+    empty_redis()
+    names = [f"count-{kind}-{number}" for number in range(plans)]
+    for name in names:
+        peer.enqueue(name, steps)
+    connection.close()
+    with psycopg.connect(url, autocommit=True) as watcher:
+        before = _written(watcher)
+        with Processes(peer.workers(), env=peer.env(), log=folder / "workers.log"):
+            assert log.wait_for(names, steps, limit_s=60), f"{kind}: the counted plans did not run"
+            _settle(watcher, ended=plans, prefix=f"count-{kind}-")
+        after = _written(watcher)
+    total = plans * steps
+    rows = {name: round((after[name] - before.get(name, 0)) / total, 3) for name in after}
+    return {"what": f"writes a step, {peer.name}", "steps": total, **{k: v for k, v in rows.items() if v}}
+
+
+def _settle(watcher: Any, *, ended: int, prefix: str) -> None:
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        row = watcher.execute(
+            "SELECT count(*) FROM capstan_plan_executionplan WHERE status = 'completed' AND starts_with(goal, %s)",
+            [prefix],
+        ).fetchone()
+        if row[0] == ended:
+            return
+        time.sleep(0.05)
+    raise SystemExit("the counted plans did not end")
+
+
+def _written(watcher: Any) -> dict[str, int]:
+    """The counters, once every other backend has ended and so handed in what it had counted."""
+    until = time.monotonic() + 10
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    while watcher.execute(others).fetchone()[0] and time.monotonic() < until:
+        time.sleep(0.05)
+    watcher.execute("SELECT pg_stat_force_next_flush()")
+    watcher.execute("SELECT pg_stat_clear_snapshot()")
+    counted = {"commits": watcher.execute(
+        "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()").fetchone()[0]}  # fmt: skip
+    for name, inserted, updated in watcher.execute(
+        "SELECT relname, n_tup_ins, n_tup_upd FROM pg_stat_user_tables ORDER BY relname"
+    ).fetchall():
+        counted |= {f"{name} inserted": inserted, f"{name} updated": updated}
+    return counted
+
+
+def report(results: dict[str, list[dict[str, Any]]]) -> None:
+    """The table: medians, ranges, ratios."""
+    rates = {kind: statistics.median(one["steps_per_s"] for one in rows) for kind, rows in results.items()}
+    lines = []
+    for kind, rows in results.items():
+        idle = [wait for one in rows for wait in one["idle_ms"]]
+        lines.append(
+            [
+                rows[0]["peer"],
+                spread([one["steps_per_s"] for one in rows]),
+                f"{rates['ours'] / rates[kind]:.2f}" if "ours" in rates else "–",
+                spread([one["worker_cpu_us"] for one in rows]) + " + " + spread([one["backend_cpu_us"] for one in rows]),
+                f"{percentile(idle, 0.5):.1f} / {percentile(idle, 0.99):.1f} / {max(idle):.1f}",
+                len(idle),
+                sum(one["twice"] for one in rows),
+                "yes" if all(one["complete"] for one in rows) else "NO",
+            ]
+        )
+    table(
+        ["who", "steps/s, median (range)", "ours / this", "CPU µs a step: worker + PostgreSQL",
+         "idle: enqueue to first step, ms p50 / p99 / max", "lone plans", "run twice", "all complete"],
+        lines,
+    )  # fmt: skip
+    say(medians=rates, **{f"ours / {kind}": round(rates["ours"] / rates[kind], 2) for kind in rates if "ours" in rates})
 
 
 def main(arguments: Sequence[str]) -> None:
-    defaults = ("3", "200", "20", "chain,ours,floor")
+    stop_on_signals()
+    defaults = ("3", "200", "20", ",".join(PEERS))
     repeats, plans, steps, peers = (*arguments, *defaults[len(arguments) :])
-    prepare()
-    import redis
-
-    kinds = {"chain": Chain, "ours": Ours, "floor": Floor}
-    results: dict[str, list[dict[str, Any]]] = {}
-    for repeat in range(int(repeats)):
-        for kind in peers.split(","):
-            redis.Redis.from_url(redis_database(15)).flushdb()
-            redis.Redis.from_url(redis_database(14)).flushdb()
-            one = measure(kinds[kind], plans=int(plans), steps=int(steps), tag=f"{kind}{repeat}")
-            print(json.dumps(one), flush=True)
-            results.setdefault(kind, []).append(one)
-    medians = {kind: statistics.median(one["steps_per_s"] for one in rows) for kind, rows in results.items()}
-    ratios = {f"ours / {kind}": round(medians["ours"] / medians[kind], 2) for kind in medians if "ours" in medians}
-    print(json.dumps({"medians": medians, **ratios}))
+    kinds = [kind for kind in peers.split(",") if installed(kind)]
+    results: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    with scratch() as folder:
+        os.environ["BENCH_STEPLOG"] = str(folder / "steps.log")
+        log = StepLog(folder / "steps.log")
+        with databases("") as [url], django_on(url):
+            for repeat in range(int(repeats)):
+                for kind in kinds:
+                    empty_redis()
+                    with databases(f"_{kind}") as [own]:
+                        peer = PEERS[kind](own if hasattr(PEERS[kind], "venv") else url)
+                        place = own if hasattr(PEERS[kind], "venv") else url
+                        try:
+                            one = measure(
+                                peer, place, plans=int(plans), steps=int(steps), tag=f"{kind}{repeat}", log=log, folder=folder
+                            )
+                        finally:
+                            peer.close()
+                    say(**one | {"idle_ms": [round(percentile(one["idle_ms"], share), 1) for share in (0.5, 0.99, 1)]})
+                    results[kind].append(one)
+            writes = [
+                count_writes(kind, url, plans=40, steps=int(steps), log=log, folder=folder)
+                for kind in ("ours", "floor")
+                if kind in kinds
+            ]
+    report(results)
+    for one in writes:
+        say(**one)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["floor-worker"]:
-        sys.path[:0] = [str(HERE.parent), str(HERE)]
-        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-        import django
-
-        django.setup()
-        floor_worker()
-    else:
-        main(sys.argv[1:])
+    main(sys.argv[1:])
