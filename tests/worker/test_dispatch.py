@@ -98,6 +98,7 @@ def test_h24_without_a_transaction_it_is_sent_at_once(redis):
 
 def test_h24_a_callback_that_fails_does_not_keep_the_next_from_going_out(redis):
     """H/24 g."""
+
     def broken() -> None:
         raise Refused
 

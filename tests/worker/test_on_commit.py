@@ -1,4 +1,4 @@
-"""Views that hand a run over: what a rollback, a lock and an answer have to do with the message (cases H/24 d, e, i, j)."""
+"""Views that hand a run over: what a rollback, a lock and an answer do to its message (cases H/24 d, e, i, j)."""
 
 from __future__ import annotations
 
