@@ -149,7 +149,7 @@ class Messages(ApiView):
 
 
 class Branch(ApiView):
-    """Show another branch of a conversation: the one a message lies on."""
+    """Show another branch of a conversation: the one that a message or a turn lies on."""
 
     @extend_schema(
         parameters=[KEY],
@@ -161,7 +161,12 @@ class Branch(ApiView):
         del idempotency  # showing a branch twice is showing it once
         body = BranchInput(data=request.data)
         body.is_valid(raise_exception=True)
-        shown = services.select_branch(conversation_id=conversation_id, user=user_of(request), **body.validated_data)
+        shown = services.select_branch(
+            conversation_id=conversation_id,
+            user=user_of(request),
+            correlation_id=correlation_of(request),
+            **body.validated_data,
+        )
         return Response(conversation_json(shown))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db.models import Max, Q
+from django.db.models import Q
 
 from blackboard.types import KEYS
-from chat.models import Conversation, Message, Turn
+from chat.models import Conversation, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Pager:
 
     Args:
         number: of the one shown, from 1.
-        before, after: a message of the version beside it, to be named to the API; None at the ends.
+        before, after: a turn of the version beside it, to be named to the API; None at the ends.
     """
 
     number: int
@@ -31,13 +31,12 @@ class BranchView:
     """A turn's place among its alternatives.
 
     Args:
-        parent: the `parent_id` of an edited question: a message's key, `none` for the conversation's beginning; empty
-            when the question cannot be edited.
+        after: the `after_turn` of an edited question: a turn's key, `none` for the conversation's beginning.
         questions: the versions of its question; None when there is one alone.
         answers: the tries at this question; None when there is one alone.
     """
 
-    parent: str = ""
+    after: str = ""
     questions: Pager | None = None
     answers: Pager | None = None
 
@@ -57,46 +56,30 @@ def board_lines(conversation: Conversation) -> list[BoardLine]:
 
 
 def branch_views(turns: Sequence[Turn]) -> dict[int, BranchView]:
-    """By turn of one branch: its alternatives, in three queries at most."""
+    """By turn of one branch: its alternatives, in one query."""
     if not turns:
         return {}
-    parents = dict(Message.objects.filter(pk__in=[turn.question_id for turn in turns]).values_list("pk", "parent_id"))
     beside = _turns_beside(turns)
-    # A try that ended before it said anything has no message to name; it is left out where it is not the one shown.
-    said = dict(
-        Message.objects.filter(turn_id__in=[key for tries in beside.values() for key in _several(tries)])
-        .exclude(role="note")
-        .values_list("turn_id")
-        .annotate(key=Max("pk"))
-    )
-    return {turn.pk: _view(turn, parents, beside[turn.after_id], said) for turn in turns}
+    return {turn.pk: _view(turn, beside[turn.after_id]) for turn in turns}
 
 
-def _view(
-    turn: Turn, parents: Mapping[int, int | None], beside: dict[int, list[int]], said: dict[int, int]
-) -> BranchView:
+def _view(turn: Turn, beside: dict[int, list[int]]) -> BranchView:
     if turn.question_id is None:
         return BranchView()
-    parent = parents.get(turn.question_id)
-    tries = {key: said.get(key) for key in beside[turn.question_id]}
-    asked = {
-        question: next((said[key] for key in reversed(keys) if key in said), None) for question, keys in beside.items()
-    }
     return BranchView(
-        parent=str(parent) if parent is not None else "none" if turn.after_id is None else "",
-        questions=_pager(asked, turn.question_id),
-        answers=_pager(tries, turn.pk),
+        after="none" if turn.after_id is None else str(turn.after_id),
+        questions=_pager({question: tries[-1] for question, tries in beside.items()}, turn.question_id),
+        answers=_pager({key: key for key in beside[turn.question_id]}, turn.pk),
     )
 
 
-def _pager(versions: dict[int, int | None], shown: int) -> Pager | None:
-    """Args: versions: a message to name each by, in order."""
-    reachable = [(key, message) for key, message in versions.items() if message is not None or key == shown]
-    if len(reachable) < 2:
+def _pager(versions: dict[int, int], shown: int) -> Pager | None:
+    """Args: versions: a turn to name each by, in order."""
+    if len(versions) < 2:
         return None
-    place = [key for key, _ in reachable].index(shown)
-    messages = [None, *(message for _, message in reachable), None]
-    return Pager(number=place + 1, count=len(reachable), before=messages[place], after=messages[place + 2])
+    place = list(versions).index(shown)
+    turns = [None, *versions.values(), None]
+    return Pager(number=place + 1, count=len(versions), before=turns[place], after=turns[place + 2])
 
 
 def _turns_beside(turns: Sequence[Turn]) -> dict[int | None, dict[int, list[int]]]:
@@ -109,8 +92,3 @@ def _turns_beside(turns: Sequence[Turn]) -> dict[int | None, dict[int, list[int]
         assert question is not None  # the query says so
         beside[after_id].setdefault(question, []).append(key)
     return beside
-
-
-def _several(tries: dict[int, list[int]]) -> Iterable[int]:
-    keys = [key for each in tries.values() for key in each]
-    return keys if len(keys) > 1 else ()

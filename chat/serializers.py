@@ -22,7 +22,8 @@ class ConversationInput(serializers.Serializer[Any]):
 
 
 class BranchInput(serializers.Serializer[Any]):
-    message_id = serializers.IntegerField(help_text="A message of the branch to show.")
+    message_id = serializers.IntegerField(required=False, help_text="A message of the branch to show.")
+    turn_id = serializers.IntegerField(required=False, help_text="In place of it a turn, also one without a message.")
 
 
 class DecisionInput(serializers.Serializer[Any]):
@@ -40,6 +41,11 @@ class MessageInput(serializers.Serializer[Any]):
     text = serializers.CharField(max_length=MAX_TEXT, trim_whitespace=False, help_text="Up to 32,000 characters.")
     parent_id = serializers.IntegerField(
         required=False, allow_null=True, help_text="The message it goes on from; null: a new beginning."
+    )
+    after_turn = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        help_text="In place of `parent_id` the turn it comes after, also one that said nothing; null: a new beginning.",
     )
     recipe = serializers.SlugField(required=False, allow_blank=True, max_length=64)
     supersede = serializers.BooleanField(required=False, default=False)

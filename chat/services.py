@@ -9,6 +9,7 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
+from chat.branches import UNSET, Unset, place_for
 from chat.errors import ConversationBusy, FieldInvalid, TurnActive
 from chat.models import Conversation, IdempotencyKey, Message, Turn
 from chat.queries import active_turn, latest_below
@@ -28,12 +29,6 @@ from tools.units import Intervention, intervention
 from workspaces.errors import NotVisible
 from workspaces.models import User, Workspace
 
-
-class Unset:
-    """Nothing was said, which is not the same as None."""
-
-
-UNSET = Unset()
 MAX_TEXT = 32_000  # characters
 MAX_TITLE = 200
 TITLE_FROM_TEXT = 60
@@ -92,6 +87,7 @@ def send_message(
     now: datetime,
     recipe: str = "",
     parent_id: int | Unset | None = UNSET,
+    after_turn: int | Unset | None = UNSET,
     supersede: bool = False,
     idempotency: IdempotencyKey | None = None,
 ) -> Turn:
@@ -106,22 +102,20 @@ def send_message(
         recipe: layer 3 of the turn's prompt; its active version is pinned.
         parent_id: the message it goes on from, None for the conversation's beginning: another branch, such as an
             edited question makes. UNSET: the end of the active branch.
+        after_turn: in place of `parent_id` the turn it comes after, also one that said nothing.
         supersede: end a turn that waits, and withdraw what it waits for, in place of being refused.
         idempotency: remembers what was made, in the same commit.
 
     Raises:
         NotVisible: no such conversation, or not the author's.
-        FieldInvalid: the text is blank or too long.
+        FieldInvalid: the text is blank or too long, or there is no such place in the conversation.
         TurnActive: another turn has not ended.
         UnknownRecipe: no active recipe has that name.
     """
     _check_text(text)
     conversation = _locked(conversation_id, author, supersede=supersede)
     pinned = WorkflowTemplate.objects.resolve(recipe) if recipe else None
-    if isinstance(parent_id, Unset):
-        after_id, last = conversation.active_turn_id, _last_message(conversation.active_turn_id)
-    else:
-        after_id, last = _branching_point(conversation, parent_id)
+    after_id, last = place_for(conversation, parent_id=parent_id, after_turn=after_turn)
     turn = _new_turn(
         conversation, author=author, correlation_id=correlation_id, now=now, recipe=pinned, after_id=after_id
     )
@@ -165,19 +159,43 @@ def regenerate(
 
 
 @transaction.atomic
-def select_branch(*, conversation_id: UUID, user: User, message_id: int) -> Conversation:
-    """Make the branch of a message the active one, down to its latest turn.
+def select_branch(
+    *,
+    conversation_id: UUID,
+    user: User,
+    correlation_id: str,
+    message_id: int | None = None,
+    turn_id: int | None = None,
+) -> Conversation:
+    """Make the branch of a message or a turn the active one, down to its latest turn, and tell whoever watches.
+
+    Args:
+        correlation_id: of the request.
+        message_id, turn_id: one of them; a turn may have no message of its own.
 
     Raises:
         NotVisible: no such conversation, or not the user's.
-        FieldInvalid: no such message in it.
+        FieldInvalid: neither or both are named, or it is not in the conversation.
         TurnActive: a turn has not ended.
     """
+    if (message_id is None) == (turn_id is None):  # neither, or both
+        raise FieldInvalid(field="turn_id", problem="or message_id names the branch: send one of them")
     conversation = _locked(conversation_id, user)
-    turn_id = Message.objects.filter(pk=message_id, conversation=conversation).values_list("turn_id", flat=True).first()
-    if turn_id is None:
-        raise FieldInvalid(field="message_id", problem="is no message of this conversation")
-    Conversation.objects.filter(pk=conversation_id).update(active_turn=latest_below(turn_id))
+    if message_id is not None:
+        said = Message.objects.filter(pk=message_id, conversation=conversation)
+        chosen = said.values_list("turn_id", flat=True).first()
+    else:
+        assert turn_id is not None  # one of them is named
+        chosen = Turn.objects.filter(pk=turn_id, conversation=conversation).values_list("pk", flat=True).first()
+    if chosen is None:
+        field = "turn_id" if message_id is None else "message_id"
+        raise FieldInvalid(field=field, problem=f"is no {field.removesuffix('_id')} of this conversation")
+    leaf = latest_below(chosen)
+    if leaf != conversation.active_turn_id:
+        Conversation.objects.filter(pk=conversation_id).update(active_turn=leaf)
+        told = EventRecord(EventName.BRANCH_SELECTED, {"turn_id": leaf})
+        Stream.objects.append(conversation_id, [told], correlation_id=correlation_id)
+        transaction.on_commit(lambda: wake(conversation_id))
     return Conversation.objects.select_related("workspace").get(pk=conversation_id)
 
 
@@ -292,19 +310,6 @@ def _superseded(busy: Turn) -> bool:
         return end_from_outside(change, to=RunStatus.CANCELLED, stop_reason="superseded", notice=notice)
 
 
-def _branching_point(conversation: Conversation, parent_id: int | None) -> tuple[int | None, Message | None]:
-    """The turn and the message that a message with this parent comes after."""
-    if parent_id is None:
-        return None, None
-    parent = Message.objects.filter(pk=parent_id, conversation=conversation).select_related("turn").first()
-    if parent is None:
-        raise FieldInvalid(field="parent_id", problem="is no message of this conversation")
-    last = _last_message(parent.turn_id)
-    if last is not None and last.pk != parent.pk:
-        raise FieldInvalid(field="parent_id", problem=f"is not the last message of its turn; that is {last.pk}")
-    return parent.turn_id, parent
-
-
 def _new_turn(
     conversation: Conversation,
     *,
@@ -358,12 +363,6 @@ def _begin(
     transaction.on_commit(lambda: wake(conversation.pk))
     if respond_async:
         dispatcher().dispatch_after_commit(turn)
-
-
-def _last_message(turn_id: int | None) -> Message | None:
-    if turn_id is None:
-        return None
-    return Message.objects.filter(turn_id=turn_id).order_by("-round", "-position").first()
 
 
 def _remember(idempotency: IdempotencyKey | None, target: str) -> None:

@@ -24,3 +24,4 @@ class EventName(StrEnum):
     APPROVAL_REQUESTED = "approval_requested"
     APPROVAL_DECIDED = "approval_decided"
     BLACKBOARD = "blackboard"
+    BRANCH_SELECTED = "branch_selected"

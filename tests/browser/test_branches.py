@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from chat.models import Conversation, Turn
+from chat.services import cancel_turn, regenerate
 from llm.errors import RateLimitError
 from llm.testing import say
 from llm.testing.loopback import OpenAILoopback
@@ -73,8 +75,42 @@ def test_versions_of_a_turn_and_the_board_beside_it(
         beside = reader.open(page.url)
         expect(beside.locator("[data-connection]")).to_have_text("Live")
         another_question(page, conversation)
-        another_tab(beside)
+        another_tab(beside, page)
         a_narrow_window(page)
+        assert reader.complaints == []
+    finally:
+        reader.close()
+
+
+def test_a_question_after_a_try_that_said_nothing_can_be_edited(
+    browser: Browser, processes: Processes, openai_loopback: Callable[..., OpenAILoopback]
+) -> None:
+    conversation = make_conversation(user=make_user("reader", is_superuser=True))
+    first = ended_turn(conversation, "Hello", "Hi. What shall we look at?")
+    retry = regenerate(
+        turn_id=first.pk, author=conversation.user, respond_async=False, correlation_id="c", now=timezone.now()
+    )
+    silent = cancel_turn(turn_id=retry.pk)
+    asked = ended_turn(conversation, "What is slow?", "The first answer.")
+    assert asked.after_id == silent.pk
+    model = openai_loopback(say("The second answer."))
+    processes.worker("turns,plans", environment=model.environment())
+    _, url = processes.web(environment=model.environment())
+    cookie = {"name": "sessionid", "value": session_of(conversation.user), "url": url, "sameSite": "Lax"}
+    reader = Reader(browser, {"cookies": [cookie], "origins": []})
+    try:
+        page = reader.open(f"{url}/c/{conversation.pk}/")
+        expect(page.locator("[data-slot=question]")).to_have_text(["Hello", "What is slow?"])
+        expect(page.locator("[data-turn]").first.locator(".answered .pages")).to_have_text("2/2")
+        turn = page.locator("[data-turn]").last
+        turn.hover()
+        turn.get_by_role("button", name="Edit the question").click()
+        turn.get_by_label("Your question").fill("What is fast?")
+        page.keyboard.press("Enter")
+        expect(page.locator("[data-slot=question]")).to_have_text(["Hello", "What is fast?"])
+        expect(answer(ended(page))).to_contain_text("The second answer")
+        expect(ended(page).locator(".asked .pages")).to_have_text("2/2")
+        assert active(conversation).after_id == silent.pk
         assert reader.complaints == []
     finally:
         reader.close()
@@ -171,10 +207,18 @@ def another_question(page: Page, conversation: Conversation) -> None:
     page.emulate_media(color_scheme="light")
 
 
-def another_tab(page: Page) -> None:
-    """A question that begins another branch takes the place of what it is asked instead of."""
-    expect(page.locator("[data-slot=question]")).to_have_text(["Hello", "What is fast?"])
-    expect(answer(ended(page))).to_contain_text("The third answer")
+def another_tab(beside: Page, page: Page) -> None:
+    """Whatever branch is asked for or leafed to in one tab is shown in the other, both ways."""
+    expect(beside.locator("[data-slot=question]")).to_have_text(["Hello", "What is slow?"])
+    turn = ended(beside)
+    expect(answer(turn)).to_contain_text("The second answer")
+    turn.get_by_role("button", name="Version of the answer before this").click()
+    expect(answer(turn)).to_contain_text("The first answer")
+    expect(answer(ended(page))).to_contain_text("The first answer")
+    expect(ended(page).locator(".answered .pages")).to_have_text("1/2")
+    ended(page).get_by_role("button", name="Version of the question after this").click()
+    expect(beside.locator("[data-slot=question]")).to_have_text(["Hello", "What is fast?"])
+    expect(answer(ended(beside))).to_contain_text("The third answer")
 
 
 def a_narrow_window(page: Page) -> None:

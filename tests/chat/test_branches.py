@@ -9,6 +9,7 @@ from chat import services
 from chat.errors import FieldInvalid, TurnActive
 from chat.models import Conversation, Message, Turn
 from chat.queries import siblings_of, transcript_of
+from events.models import Event
 from llm.testing import call
 from tools.registry import Registry, tool
 
@@ -34,7 +35,7 @@ def test_an_edit_makes_a_sibling_and_the_model_sees_its_branch_alone(chat):
     old = Message.objects.get(text="Q2")
     assert siblings[rows[2].pk] == [old.pk, rows[2].pk]
     assert edited.after_id == first_answer.turn_id
-    services.select_branch(conversation_id=it.conversation.pk, user=it.user, message_id=old.pk)
+    services.select_branch(conversation_id=it.conversation.pk, user=it.user, message_id=old.pk, correlation_id="c")
     assert shown(it) == ["Q1", "A1", "Q2", "A2"]
 
 
@@ -52,7 +53,9 @@ def test_another_try_answers_the_same_question_beside_the_old_answer(chat):
     assert Message.objects.filter(role="user").count() == 1
     assert it.say("And?").answer == "next"
     assert sent(it) == ["Q", "new", "And?"]
-    services.select_branch(conversation_id=it.conversation.pk, user=it.user, message_id=answers[0].pk)
+    services.select_branch(
+        conversation_id=it.conversation.pk, user=it.user, message_id=answers[0].pk, correlation_id="c"
+    )
     assert shown(it) == ["Q", "old"]
 
 
@@ -74,6 +77,64 @@ def test_a_parent_that_cannot_be_one_is_refused_by_name(chat):
             it.send("X", parent_id=parent)
         assert caught.value.details["field"] == "parent_id"
     assert Turn.objects.filter(conversation=it.conversation).count() == 1
+
+
+def again(it, turn: Turn) -> Turn:
+    return services.regenerate(
+        turn_id=turn.pk, author=it.user, respond_async=False, correlation_id="c", now=timezone.now()
+    )
+
+
+def test_what_follows_a_try_that_said_nothing_can_be_edited_and_goes_on_from_its_question(chat):
+    it = chat("A1", "A2", "A2b")
+    silent = services.cancel_turn(turn_id=again(it, it.say("Q1")).pk)
+    assert (silent.status, Message.objects.filter(turn=silent).count()) == ("cancelled", 0)
+    following = it.say("Q2")
+    question = Message.objects.get(text="Q1")
+    assert Message.objects.get(text="Q2").parent_id == question.pk
+    edited = it.say("Q2, rather", after_turn=silent.pk)
+    assert (edited.after_id, following.after_id) == (silent.pk, silent.pk)
+    assert sent(it) == ["Q1\n\nQ2, rather"]
+    assert shown(it) == ["Q1", "Q2, rather", "A2b"]
+    two = [Message.objects.get(text="Q2").pk, Message.objects.get(text="Q2, rather").pk]
+    assert siblings_of(transcript_of(Conversation.objects.get(pk=it.conversation.pk)))[two[1]] == two
+
+
+@pytest.mark.parametrize("named", [{"after_turn": 999_999}, {"after_turn": None, "parent_id": None}])
+def test_a_turn_that_cannot_be_followed_is_refused_by_name(chat, named):
+    it = chat("A")
+    it.say("Q")
+    with pytest.raises(FieldInvalid) as caught:
+        it.send("X", **named)
+    assert caught.value.details["field"] == "after_turn"
+    assert Turn.objects.count() == 1
+
+
+def test_a_chosen_branch_is_announced_once_to_whoever_watches(chat):
+    it = chat("A1", "A1b")
+    first = it.say("Q1")
+    retry = it.run(again(it, first))
+
+    def select(**named: int) -> None:
+        services.select_branch(conversation_id=it.conversation.pk, user=it.user, correlation_id="paged", **named)
+
+    def told() -> list[tuple[int, str]]:
+        rows = Event.objects.filter(stream=it.conversation.pk, name="branch_selected").order_by("seq")
+        return [(row.payload["turn_id"], row.correlation_id) for row in rows]
+
+    select(turn_id=retry.pk)  # it is shown already
+    assert told() == []
+    select(turn_id=first.pk)
+    select(message_id=Message.objects.get(text="A1b").pk)
+    assert told() == [(first.pk, "paged"), (retry.pk, "paged")]
+    for named in ({}, {"turn_id": first.pk, "message_id": 1}, {"turn_id": 999_999}):
+        with pytest.raises(FieldInvalid) as caught:
+            select(**named)
+        assert caught.value.details["field"] == "turn_id"
+    silent = services.cancel_turn(turn_id=again(it, first).pk)
+    select(turn_id=first.pk)
+    select(turn_id=silent.pk)
+    assert Conversation.objects.get(pk=it.conversation.pk).active_turn_id == silent.pk
 
 
 WRITE = "capstan_workspaces.add_workspace"

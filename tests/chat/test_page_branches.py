@@ -66,39 +66,41 @@ def view(turn: Turn) -> BranchView:
 def test_a_turn_without_alternatives_has_no_pagers() -> None:
     conversation = make_conversation()
     first = send(conversation, "Q1")
-    reply = end(first, "A1")
+    end(first, "A1")
     second = send(conversation, "Q2")
-    assert view(first) == BranchView(parent="none")
-    assert view(second) == BranchView(parent=str(reply))
+    assert view(first) == BranchView(after="none")
+    assert view(second) == BranchView(after=str(first.pk))
     assert branch_views([]) == {}
 
 
 def test_tries_and_edits_are_counted_apart_and_lead_to_each_other() -> None:
     conversation = make_conversation()
     first = send(conversation, "Q1")
-    one = end(first, "A1")
+    end(first, "A1")
     retry = again(first)
-    two = end(retry, "A2")
+    end(retry, "A2")
     edited = send(conversation, "Q1, rather", parent_id=None)
-    three = end(edited, "A3")
-    assert view(first).answers == Pager(number=1, count=2, before=None, after=two)
-    assert view(retry).answers == Pager(number=2, count=2, before=one, after=None)
-    assert view(retry).questions == Pager(number=1, count=2, before=None, after=three)
-    assert view(edited) == BranchView(parent="none", questions=Pager(number=2, count=2, before=two, after=None))
-    services.select_branch(conversation_id=conversation.pk, user=conversation.user, message_id=two or 0)
+    end(edited, "A3")
+    assert view(first).answers == Pager(number=1, count=2, before=None, after=retry.pk)
+    assert view(retry).answers == Pager(number=2, count=2, before=first.pk, after=None)
+    assert view(retry).questions == Pager(number=1, count=2, before=None, after=edited.pk)
+    assert view(edited) == BranchView(after="none", questions=Pager(number=2, count=2, before=retry.pk, after=None))
+    services.select_branch(
+        conversation_id=conversation.pk, user=conversation.user, turn_id=retry.pk, correlation_id="c"
+    )
     assert Conversation.objects.get(pk=conversation.pk).active_turn_id == retry.pk
 
 
-def test_a_try_that_said_nothing_is_counted_while_it_is_shown() -> None:
+def test_a_try_that_said_nothing_is_a_version_too_and_what_follows_it_can_be_edited() -> None:
     conversation = make_conversation()
     first = send(conversation, "Q1")
-    one = end(first, "A1")
+    end(first, "A1")
     silent = again(first)
     end(silent)
-    assert view(silent).answers == Pager(number=2, count=2, before=one, after=None)
-    assert view(first).answers is None
+    assert view(silent).answers == Pager(number=2, count=2, before=first.pk, after=None)
+    assert view(first).answers == Pager(number=1, count=2, before=None, after=silent.pk)
     following = send(conversation, "Q2")
-    assert view(following).parent == "", "no message stands for the turn it follows: an edit could not go on from it"
+    assert view(following).after == str(silent.pk)
 
 
 def test_a_question_that_begins_a_branch_says_so_on_the_stream() -> None:

@@ -8,23 +8,32 @@ const later = () => ({ Prefer: "respond-async", "Idempotency-Key": newKey() });
 export class Branches {
   // onProblem(text): says what went wrong; onAsked(): a new turn is drawn
   constructor(root, thread, { onProblem, onAsked }) {
-    Object.assign(this, { root, thread, onProblem, onAsked, missed: null, again: null });
+    Object.assign(this, { root, thread, onProblem, onAsked, missed: null, again: null, leafing: false, chosen: null });
     this.url = `/api/conversations/${root.dataset.conversation}`;
     root.addEventListener("click", (event) => this.clicked(event));
     root.addEventListener("submit", (event) => this.submitted(event));
     root.addEventListener("keydown", (event) => this.key(event));
   }
 
-  // One event of the stream. A question that does not follow the last one shown begins another branch: the server draws it.
+  // One event of the stream. A question that does not follow the last one shown begins another branch, and another tab
+  // may have chosen one: the server draws it.
   heard(name, data) {
+    if (name === "branch_selected" && this.leafing) {
+      this.chosen = data; // ours, or another tab's: the page that is asked for in a moment shows it
+      return;
+    }
     this.missed?.push([name, data]);
-    if (name === "turn_queued" && !this.follows(data)) {
+    if ((name === "turn_queued" && !this.follows(data)) || (name === "branch_selected" && !this.shows(data))) {
       this.refresh();
       return;
     }
     this.thread.apply(name, data);
-    if (name !== "turn_queued" || data.parent_id === undefined) return;
-    this.thread.turn(data.turn_id).dataset.parent = data.parent_id ?? (data.after_id === null ? "none" : "");
+    if (name !== "turn_queued" || data.after_id === undefined) return;
+    this.thread.turn(data.turn_id).dataset.after = data.after_id ?? "none";
+  }
+
+  shows({ turn_id }) {
+    return [...this.root.querySelectorAll("[data-turn]")].at(-1)?.dataset.turn === String(turn_id);
   }
 
   follows({ turn_id, after_id }) {
@@ -111,13 +120,13 @@ export class Branches {
     event.preventDefault();
     const text = form.elements.text.value, button = form.querySelector(".primary");
     if (!text.trim() || button.disabled) return;
-    const { parent } = form.closest("[data-turn]").dataset;
+    const { after } = form.closest("[data-turn]").dataset;
     button.disabled = true;
     setText(slot(form, "problem"), "");
     try {
       form.key ||= newKey(); // trying again is not asking twice
       if (form.asked !== text) Object.assign(form, { asked: text, key: newKey() });
-      const body = { text, parent_id: parent === "none" ? null : Number(parent) };
+      const body = { text, after_turn: after === "none" ? null : Number(after) };
       await call("POST", `${this.url}/messages/`, body, { ...later(), "Idempotency-Key": form.key });
       await this.asked();
     } catch (error) {
@@ -147,10 +156,17 @@ export class Branches {
     const turns = () => [...this.root.querySelectorAll("[data-turn]")];
     const place = turns().indexOf(turn), top = turn.getBoundingClientRect().top;
     const where = button.closest(".turn-tools").classList.contains("asked") ? ".asked" : ".answered";
-    const { message, to } = button.dataset;
-    await call("POST", `${this.url}/branch/`, { message_id: Number(message) }, { "Idempotency-Key": newKey() });
-    this.onProblem("");
-    await this.refresh();
+    const { branch, to } = button.dataset;
+    this.leafing = true;
+    try {
+      await call("POST", `${this.url}/branch/`, { turn_id: Number(branch) }, { "Idempotency-Key": newKey() });
+      this.onProblem("");
+      await this.refresh();
+    } finally {
+      this.leafing = false;
+    }
+    if (this.chosen && !this.shows(this.chosen)) await this.refresh();
+    this.chosen = null;
     const shown = turns()[place];
     if (!shown) return;
     this.root.parentElement.scrollTop += shown.getBoundingClientRect().top - top; // it stays where the eye is
