@@ -42,7 +42,7 @@ def end_turn(
         if board is not None:
             changed["board"] = board
         Conversation.objects.filter(pk=turn.conversation_id).update(**changed)
-        withdraw_approvals(owner_kind="turn", owner_ids=[turn.pk], now=timezone.now())
+        withdraw_approvals(owner_kind="turn", owner_ids=[turn.pk], now=timezone.now(), events=unit)
         ToolExecution.objects.lose_open("turn", [turn.pk])
         unit.record(
             EventName.TURN_ENDED,

@@ -263,7 +263,7 @@ def end_from_outside(
         turn.pk, frm=open_states, to=to, stop_reason=stop_reason, notice=notice, error=error[:2_000]
     ):
         return False
-    withdraw_approvals(owner_kind="turn", owner_ids=[turn.pk], now=timezone.now())
+    withdraw_approvals(owner_kind="turn", owner_ids=[turn.pk], now=timezone.now(), events=change)
     ToolExecution.objects.lose_open("turn", [turn.pk])
     change.record(EventName.TURN_ENDED, **ended_payload(turn, to=to, stop_reason=stop_reason, notice=notice))
     return True

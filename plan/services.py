@@ -26,6 +26,7 @@ from plan.limits import failure
 from plan.models import STEP_TERMINAL, ExecutionPlan, PlanStep, StepKind, StepMessage, StepStatus
 from plan.templates import template
 from plan.types import MAX_RESULT, MAX_STEPS, MAX_SYNTHESIS, StepSpec
+from prompt.validate import validate
 from tools.models import ToolExecution
 from tools.ports import dispatcher
 from tools.runs import RunStatus
@@ -125,13 +126,15 @@ def from_template(
     Raises:
         UnknownTemplate: no such template.
         PlanInvalid: the context lacks a key, or the steps do not fit; nothing was written.
+        InputInvalid: a validator of the template refused the context; nothing was written, no model was called.
 
-    Source: CAP-050, CAP-053.
+    Source: CAP-023, CAP-050, CAP-053.
     """
     known = template(template_id)
     missing = sorted(known.requires - set(context))
     if missing:
         raise PlanInvalid(problems=[f"context: {key!r} is missing" for key in missing])
+    validate(known.validators, context)
     try:
         goal = known.goal.format_map(dict(context))
     except KeyError as exc:
@@ -344,14 +347,14 @@ def settle(*, plan_id: int, events: EventSink, slots: int) -> Settled:
 
 def failed(plan: ExecutionPlan, *, error: str, step: str, events: EventSink) -> Arrow:
     """The arrow to `failed`, its event recorded, the unended steps skipped and their approvals withdrawn."""
-    _end_rest(plan.pk)
+    _end_rest(plan.pk, events)
     events.record(EventName.PLAN_FAILED, plan_id=plan.pk, error=error, step=step)
     return Arrow(RunStatus.FAILED, {"error": f"step {step}: {error}" if step else error})
 
 
 def cancelled(plan: ExecutionPlan, *, events: EventSink) -> Arrow:
     """The arrow to `cancelled`, its event recorded, the unended steps skipped and their approvals withdrawn."""
-    _end_rest(plan.pk)
+    _end_rest(plan.pk, events)
     events.record(EventName.PLAN_CANCELLED, plan_id=plan.pk)
     return Arrow(RunStatus.CANCELLED)
 
@@ -366,10 +369,10 @@ def result_text(plan_id: int) -> str:
     return json.dumps(result, ensure_ascii=False)[:MAX_SYNTHESIS]
 
 
-def _end_rest(plan_id: int) -> None:
+def _end_rest(plan_id: int, events: EventSink) -> None:
     unended = PlanStep.objects.filter(plan_id=plan_id).exclude(status__in=STEP_TERMINAL)
     keys = list(unended.values_list("pk", flat=True))
-    withdraw_approvals(owner_kind="step", owner_ids=keys, now=timezone.now())
+    withdraw_approvals(owner_kind="step", owner_ids=keys, now=timezone.now(), events=events)
     ToolExecution.objects.lose_open("step", keys)
     PlanStep.objects.skip_rest(plan_id)
 

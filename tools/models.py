@@ -136,8 +136,10 @@ class ToolExecution(models.Model):
     """
 
     workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="+")
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
-    correlation_id = models.CharField(max_length=64, db_index=True)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_index=False
+    )  # ledger_user_day
+    correlation_id = models.CharField(max_length=64)
     owner_kind = models.CharField(max_length=8)
     owner_id = models.BigIntegerField()
     conversation_id = models.UUIDField(null=True)
@@ -157,7 +159,9 @@ class ToolExecution(models.Model):
     cached = models.BooleanField(default=False)
     scope_version = models.BigIntegerField(null=True)  # of the workspace before a plan's read; null: not to be reused
     told_tokens = models.PositiveIntegerField(default=0)  # about how much of the result the model was given
-    approval = models.ForeignKey("Approval", null=True, on_delete=models.SET_NULL, related_name="+")
+    approval = models.ForeignKey(
+        "Approval", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True)
 
@@ -171,8 +175,14 @@ class ToolExecution(models.Model):
             models.CheckConstraint(condition=Q(owner_kind__in=OWNER_KINDS), name="ledger_owner_kind"),
         )
         indexes = (
-            models.Index(fields=("conversation_id",), name="ledger_conversation"),
-            models.Index(fields=("plan_id", "arguments_digest"), name="ledger_plan"),
+            models.Index(fields=("correlation_id",), name="ledger_correlation"),
+            models.Index(
+                fields=("conversation_id",), condition=Q(conversation_id__isnull=False), name="ledger_conversation"
+            ),
+            models.Index(
+                fields=("plan_id", "arguments_digest"), condition=Q(plan_id__isnull=False), name="ledger_plan"
+            ),
+            models.Index(fields=("approval",), condition=Q(approval__isnull=False), name="ledger_approval"),
             models.Index(fields=("user", "created_at"), name="ledger_user_day"),
             models.Index(fields=("idempotency_key",), condition=Q(effect="external"), name="ledger_external_key"),
         )
@@ -268,11 +278,11 @@ class ApprovalQuerySet(ScopedQuerySet["Approval"]):
             )
         )
 
-    def withdraw(self, owner_kind: str, owner_ids: list[int], *, now: datetime) -> int:
-        """pending -> withdrawn, because the run has ended; how many."""
-        return self.filter(owner_kind=owner_kind, owner_id__in=owner_ids, status=ApprovalStatus.PENDING).update(
-            status=ApprovalStatus.WITHDRAWN, decided_at=now
-        )
+    def withdraw(self, owner_kind: str, owner_ids: Sequence[int], *, now: datetime) -> list[Approval]:
+        """pending -> withdrawn, because the run has ended; those that were."""
+        of_runs = self.filter(owner_kind=owner_kind, owner_id__in=owner_ids)
+        taken = of_runs.pending().update(status=ApprovalStatus.WITHDRAWN, decided_at=now)
+        return list(of_runs.filter(status=ApprovalStatus.WITHDRAWN, decided_at=now).order_by("pk")) if taken else []
 
     def carry_out(self, pk: int, *, succeeded: bool) -> bool:
         """approved -> executed | failed; whether the arrow was taken."""

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
+from events.ports import EventSink
 from events.types import EventName
 from tools.approvals import DECIDE, card, summary_of
 from tools.envelopes import shortened
@@ -97,13 +98,17 @@ def expire_approvals(now: datetime, *, limit: int = 200) -> list[int]:
     return expired
 
 
-def withdraw_approvals(*, owner_kind: str, owner_ids: Sequence[int], now: datetime) -> int:
+def withdraw_approvals(*, owner_kind: str, owner_ids: Sequence[int], now: datetime, events: EventSink) -> int:
     """Take back what a run still waits for because it ends; inside the transaction that ends it. How many.
 
     Args:
         owner_ids: the turn, or all steps of the plan.
+        events: of that transaction; readers are told of each one that nobody has to decide any more.
     """
-    return Approval.objects.withdraw(owner_kind, list(owner_ids), now=now)
+    withdrawn = Approval.objects.withdraw(owner_kind, owner_ids, now=now)
+    for approval in withdrawn:
+        events.record(EventName.APPROVAL_DECIDED, **card(approval))
+    return len(withdrawn)
 
 
 def forget_conversation(*, conversation_id: UUID) -> None:

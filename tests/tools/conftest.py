@@ -10,6 +10,8 @@ from django.contrib.auth.models import Permission
 from django.utils import timezone
 
 from prompt.types import AgentIdentity
+from tests.tools import guarded
+from tools.doors import CallResult, call_tool
 from tools.executor import ToolExecutor
 from tools.registry import Registry
 from tools.types import ToolContext, idempotency_key
@@ -30,6 +32,32 @@ def member(workspace: Workspace) -> User:
     Membership.objects.create(user=user, workspace=workspace)
     user.user_permissions.add(*Permission.objects.filter(codename__in=("add_workspace", "delete_workspace")))
     return User.objects.get(pk=user.pk)
+
+
+@pytest.fixture
+def chief(workspace: Workspace) -> User:
+    """Somebody who may decide about every guarded call."""
+    return guarded.decider("chief", workspace)
+
+
+@pytest.fixture
+def ask(workspace: Workspace, member: User) -> guarded.Ask:
+    """The member calls a guarded tool at a door."""
+    guarded.told.clear()
+
+    def make_call(name: str = "remove", **arguments: Any) -> CallResult:
+        return call_tool(
+            executor=guarded.executor_of(),
+            user=member,
+            workspace=workspace,
+            name=name,
+            arguments=arguments,
+            door="rest",
+            correlation_id="c-9",
+            clock=timezone.now,
+        )
+
+    return make_call
 
 
 MakeContext = Callable[..., ToolContext]

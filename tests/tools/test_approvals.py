@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import Permission
@@ -13,112 +13,31 @@ from django.db import connection
 from django.utils import timezone
 
 from chat.models import Turn
+from chat.services import cancel_turn
 from events.models import Event
-from prompt.types import AgentIdentity
+from plan.services import Recorded
+from plan.steering import cancel_plan
+from tests.support.plans import agents_on, data_step, hold_plan, run_plan
 from tests.support.runs import make_conversation, make_turn
 from tests.tools.conftest import call_of
+from tests.tools.guarded import (
+    Ask,
+    context,
+    decide,
+    decider,
+    executor_of,
+    remove,
+    status_of,
+    told,
+    wait,
+    work,
+)
 from tools import services
-from tools.doors import CallResult, call_tool, run_call
 from tools.errors import ApprovalConflict, ApprovalForbidden, InvalidArguments
-from tools.executor import ToolExecutor
-from tools.models import Approval, ToolCallRun, ToolExecution
+from tools.models import Approval, ToolExecution
 from tools.queries import approvals_for, executions_for
-from tools.registry import Registry, tool
-from tools.types import ToolContext
 from workspaces.errors import NotVisible
 from workspaces.models import Membership, User, Workspace
-
-ADD, DELETE = "capstan_workspaces.add_workspace", "capstan_workspaces.delete_workspace"
-
-tools = Registry()
-
-
-@tool(effect="write", permission=DELETE, destructive=True, summary="Delete the workspace {slug}", registry=tools)
-def remove(slug: str) -> str:
-    """Delete a workspace."""
-    Workspace.objects.get(slug=slug).delete()
-    return f"{slug} is gone"
-
-
-@tool(effect="external", permission=ADD, approval="call", registry=tools)
-def tell(text: str, context: ToolContext) -> str:
-    """Tell the world."""
-    told.append((text, context.idempotency_key))
-    return text
-
-
-@tool(effect="write", permission=ADD, approval="turn", registry=tools)
-def make(slug: str) -> str:
-    """Make a workspace."""
-    return Workspace.objects.create(slug=slug, name=slug).slug
-
-
-told: list[tuple[str, str]] = []
-
-
-@pytest.fixture(autouse=True)
-def _nothing_told() -> None:
-    told.clear()
-
-
-@pytest.fixture
-def chief(workspace: Workspace) -> User:
-    return decider("chief", workspace)
-
-
-def decider(name: str, workspace: Workspace, *permissions: str) -> User:
-    wanted = permissions or ("decide_approval", "add_workspace", "delete_workspace")
-    user = User.objects.create_user(name, password=None)
-    Membership.objects.create(user=user, workspace=workspace)
-    user.user_permissions.add(*Permission.objects.filter(codename__in=wanted))
-    return User.objects.get(pk=user.pk)
-
-
-IDENTITY = AgentIdentity(name="tester", system_tone="", allowed_tools=frozenset({"remove", "tell", "make"}))
-
-
-def executor_of(call: ToolCallRun | None = None) -> ToolExecutor:
-    return ToolExecutor(tools, IDENTITY, mode="workflow")
-
-
-Ask = Callable[..., CallResult]
-
-
-@pytest.fixture
-def ask(workspace: Workspace, member: User) -> Ask:
-    """The member calls a guarded tool at a door."""
-
-    def make_call(name: str = "remove", **arguments: Any) -> CallResult:
-        return call_tool(
-            executor=executor_of(),
-            user=member,
-            workspace=workspace,
-            name=name,
-            arguments=arguments,
-            door="rest",
-            correlation_id="c-9",
-            clock=timezone.now,
-        )
-
-    return make_call
-
-
-def work(call: ToolCallRun) -> CallResult | None:
-    """What the worker does once it is told."""
-    return run_call(call.pk, executor_of=executor_of, clock=timezone.now)
-
-
-def decide(user: User, decision: Any = "approve", **more: Any) -> Approval:
-    """Decide about the oldest approval that waits."""
-    waiting = more.pop("approval", None) or Approval.objects.pending().earliest("pk")
-    return services.decide(
-        approval_id=waiting.pk, user=user, decision=decision, now=timezone.now(), tools=tools, **more
-    )
-
-
-def status_of(call: ToolCallRun) -> tuple[str, list[str]]:
-    call.refresh_from_db()
-    return call.status, list(Approval.objects.order_by("pk").values_list("status", flat=True))
 
 
 def test_prf_sc05_01_a_destructive_call_waits_with_its_arguments_stored(ask: Ask, workspace: Workspace) -> None:
@@ -273,7 +192,14 @@ def test_two_people_decide_at_once_and_one_decision_counts(ask: Ask, chief: User
 
 def test_a_withdrawn_approval_cannot_be_decided(ask: Ask, chief: User) -> None:
     asked = ask(slug="north")
-    assert services.withdraw_approvals(owner_kind="call", owner_ids=[asked.call.pk], now=timezone.now()) == 1
+    events = Recorded()
+    assert (
+        services.withdraw_approvals(owner_kind="call", owner_ids=[asked.call.pk], now=timezone.now(), events=events)
+        == 1
+    )
+    (told_of,) = events.events
+    assert (told_of.name, told_of.payload["status"]) == ("approval_decided", "withdrawn")
+    assert told_of.payload["approval_id"] == Approval.objects.get().pk
     with pytest.raises(ApprovalConflict):
         decide(chief, approval=asked.approval)
 
@@ -286,78 +212,6 @@ def test_an_approved_external_call_runs_with_its_own_key(ask: Ask, chief: User) 
     assert done.execution is not None
     assert told == [("hi", done.execution.idempotency_key)]
     assert status_of(asked.call) == ("completed", ["executed"])
-
-
-def test_an_approval_stands_for_the_same_call_only(workspace: Workspace, member: User, chief: User) -> None:
-    executor, place = executor_of(), context(workspace, member)
-    checked = executor.check(call_of("make", slug="a"), place(1))
-    assert checked.kind == "parked"
-    asked = wait(executor, checked, place(1))
-    decide_row(asked, chief)
-    assert executor.check(call_of("make", slug="a"), place(1)).kind == "write"
-    assert executor.check(call_of("make", slug="a"), place(2)).kind == "write"
-    assert executor.check(call_of("make", slug="b"), place(3)).kind == "parked"
-    assert executor.check(call_of("make", slug="a"), place(2, owner_id=8)).kind == "parked"
-    Approval.objects.update(any_arguments=True)
-    assert executor.check(call_of("make", slug="b"), place(3)).kind == "write"
-    Membership.objects.filter(user=chief).delete()
-    assert executor.check(call_of("make", slug="a"), place(2)).kind == "parked"
-
-
-def test_an_approver_widens_an_approval_but_never_a_destructive_one(ask: Ask, chief: User) -> None:
-    ask("make", slug="a")
-    ask(slug="north")
-    assert decide(chief, any_arguments=True).any_arguments is True
-    with pytest.raises(ApprovalForbidden, match="one call at a time"):
-        decide(chief, any_arguments=True)
-    assert Approval.objects.pending().count() == 1
-
-
-def test_a_standing_approval_of_a_conversation_ends_with_it(workspace: Workspace, member: User, chief: User) -> None:
-    from uuid import uuid4
-
-    who = AgentIdentity(**{**_fields(IDENTITY), "approvals": {"make": "conversation"}})
-    executor, here, there = ToolExecutor(tools, who, mode="workflow"), uuid4(), uuid4()
-    place = context(workspace, member, identity=who)
-    asked = wait(
-        executor,
-        executor.check(call_of("make", slug="a"), place(1, conversation_id=here)),
-        place(1, conversation_id=here),
-    )
-    decide_row(asked, chief)
-    assert executor.check(call_of("make", slug="a"), place(1, owner_id=8, conversation_id=here)).kind == "write"
-    assert executor.check(call_of("make", slug="a"), place(1, owner_id=8, conversation_id=there)).kind == "parked"
-    assert executor.check(call_of("make", slug="a"), place(1, owner_id=8)).kind == "parked"
-
-
-def test_a_destructive_tool_is_asked_about_whatever_the_identity_says(workspace: Workspace, member: User) -> None:
-    who = AgentIdentity(**{**_fields(IDENTITY), "approvals": {"remove": "never", "tell": "never"}})
-    executor, place = ToolExecutor(tools, who, mode="workflow"), context(workspace, member, identity=who)
-    assert executor.check(call_of("remove", slug="north"), place(1)).kind == "parked"
-    assert executor.check(call_of("tell", text="x"), place(2)).kind == "external"
-
-
-def test_a_decision_holds_though_the_policy_was_loosened_since(ask: Ask, chief: User) -> None:
-    loose = AgentIdentity(**{**_fields(IDENTITY), "approvals": {"tell": "never"}})
-    asked = [ask("tell", text=text) for text in ("one", "two")]
-    decide(chief, "reject")
-    decide(chief, arguments={"text": "edited"})
-    for each in asked:
-        run_call(each.call.pk, executor_of=lambda _: ToolExecutor(tools, loose, mode="workflow"), clock=timezone.now)
-    assert [text for text, _ in told] == ["edited"]
-
-
-def test_a_rejected_tool_stays_refused_for_the_rest_of_the_turn(
-    workspace: Workspace, member: User, chief: User
-) -> None:
-    executor, place = executor_of(), context(workspace, member)
-    asked = wait(executor, executor.check(call_of("make", slug="a"), place(1)), place(1))
-    Approval.objects.decide(asked.pk, to="rejected", by=chief, note="", now=timezone.now())
-    again = executor.check(call_of("make", slug="b"), place(1, round=2))
-    assert again.kind == "blocked"
-    assert "stays refused" in str(again.envelope)
-    assert "make" in executor.exposed_names()
-    assert executor.check(call_of("make", slug="b"), place(1, owner_id=8)).kind == "parked"
 
 
 def test_what_a_tool_returns_raises_no_approval(ask: Ask, chief: User) -> None:
@@ -377,43 +231,6 @@ def test_who_decides_sees_the_ledger_of_that_run(ask: Ask, chief: User, member: 
     plain = User.objects.create_user("plain", password=None)
     Membership.objects.create(user=plain, workspace=workspace)
     assert [list(executions_for(user)) for user in (member, chief, plain)] == [[row], [row], []]
-
-
-def _fields(identity: AgentIdentity) -> dict[str, Any]:
-    return {name: getattr(identity, name) for name in AgentIdentity.__dataclass_fields__}
-
-
-def context(workspace: Workspace, user: User, identity: AgentIdentity = IDENTITY) -> Callable[..., ToolContext]:
-    """Contexts of calls of one turn."""
-
-    def place(position: int, **values: Any) -> ToolContext:
-        given: dict[str, Any] = {"owner_kind": "turn", "owner_id": 7, "round": 1, "conversation_id": None} | values
-        return ToolContext(
-            user=user,
-            workspace=workspace,
-            identity=identity,
-            mode="workflow",
-            position=position,
-            correlation_id="c-1",
-            idempotency_key="k",
-            now=timezone.now(),
-            **given,
-        )
-
-    return place
-
-
-def wait(executor: ToolExecutor, checked: Any, place: ToolContext) -> Approval:
-    from tools.executor import _OwnUnit
-
-    return executor.park(_OwnUnit(), checked, place)
-
-
-def decide_row(approval: Approval, by: User) -> None:
-    """Approve where no run has to go on."""
-    Approval.objects.decide(
-        approval.pk, to="approved", by=by, note="", now=timezone.now(), decided_digest=approval.arguments_digest
-    )
 
 
 def turn_in(status: str, user: User, workspace: Workspace) -> Turn:
@@ -471,3 +288,36 @@ def test_what_a_run_waited_for_that_is_gone_is_withdrawn_without_a_word(
     assert services.expire_approvals(timezone.now() + timedelta(days=8)) == []
     assert set(Approval.objects.values_list("status", flat=True)) == {"withdrawn"}
     assert caplog.text == ""
+
+
+def test_readers_are_told_of_what_a_turn_does_not_wait_for_any_more(chief: User, workspace: Workspace) -> None:
+    turn = turn_in("waiting_approval", chief, workspace)
+    executor, place = executor_of(), context(workspace, chief)
+    for position in (1, 2):
+        here = place(position, owner_id=turn.pk)
+        wait(executor, executor.check(call_of("make", slug=f"s{position}"), here), here)
+    cancel_turn(turn_id=turn.pk)
+    cards = [
+        ("approval_decided", "withdrawn", pk) for pk in Approval.objects.order_by("pk").values_list("pk", flat=True)
+    ]
+    assert told_on(turn.stream_id) == [*cards, ("turn_ended", "cancelled", None)]
+    cancel_turn(turn_id=turn.pk)
+    assert len(told_on(turn.stream_id)) == 3
+
+
+def test_readers_are_told_of_what_a_plan_does_not_wait_for_any_more(member: User, workspace: Workspace) -> None:
+    plan = hold_plan(data_step("gone", "remove", {"slug": "north"}), owner=member, workspace=workspace)
+    run_plan(plan, agents_on(None, remove))
+    asked = Approval.objects.get()
+    before = len(told_on(plan.stream_id))
+    assert cancel_plan(plan_id=plan.pk).ended
+    told = [(name, status) for name, status, _ in told_on(plan.stream_id)[before:]]
+    assert told[0] == ("approval_decided", "withdrawn")
+    assert told[-1][0] == "plan_cancelled"
+    assert [key for _, status, key in told_on(plan.stream_id) if status == "withdrawn"] == [asked.pk]
+
+
+def told_on(stream_id: UUID) -> list[tuple[str, str | None, int | None]]:
+    """Name, status and approval of a stream's events, in order."""
+    rows = Event.objects.filter(stream_id=stream_id).order_by("seq")
+    return [(row.name, row.payload.get("status"), row.payload.get("approval_id")) for row in rows]

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from factory.executors import build_executor
 from plan.models import ExecutionPlan
-from tests.tools.test_approvals import decider
+from tests.tools.guarded import decider
 from tools.doors import run_call
 from tools.executor import ToolExecutor
 from tools.models import Approval, ToolCallRun, ToolExecution
