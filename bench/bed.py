@@ -31,6 +31,15 @@ ROOT = HERE.parent
 DATABASE = os.environ.get("BENCH_DATABASE", "capstan_bench")
 REDIS = int(os.environ.get("BENCH_REDIS_DATABASE", "14"))
 QUIET = {"PYTHONWARNINGS": "ignore", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+# As in production: with DEBUG Django writes down every statement. No bench asks this model anything, so nobody is there.
+PRODUCTION = {
+    "DEBUG": "false",
+    "ALLOWED_HOSTS": "127.0.0.1",
+    "LLM_PROVIDER": "openai",
+    "OPENAI_BASE_URL": "http://127.0.0.1:9/v1",
+    "OPENAI_API_KEY": "nobody",
+    **{f"LLM_TIER_{tier}": "nobody" for tier in ("PLANNING", "EXECUTION", "FIELD")},
+}
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -93,8 +102,7 @@ def databases(*suffixes: str) -> Iterator[list[str]]:
 def django_on(url: str) -> Iterator[None]:
     """Django, migrated, on this database and on the first of the Redis databases; its connections closed at the end."""
     os.environ.setdefault("BENCH_REDIS_URL", os.environ["REDIS_URL"])
-    os.environ.update(DATABASE_URL=url, REDIS_URL=redis_url(0))
-    os.environ.setdefault("LLM_PROVIDER", "demo")
+    os.environ.update(PRODUCTION, DATABASE_URL=url, REDIS_URL=redis_url(0))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     sys.path[:0] = [str(ROOT), str(HERE)]
     import logging
@@ -144,6 +152,15 @@ class Processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+    def alive(self) -> bool:
+        """Whether none of them has ended."""
+        return all(process.poll() is None for process in self.all)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of them and their children."""
+        for process in self.all:
+            os.killpg(process.pid, number)
 
     def last_lines(self) -> str:
         """What they said last, for a failure's message."""
@@ -236,10 +253,12 @@ class StepLog:
             self._ends[plan] = max(self._ends.get(plan, 0), int(number) + 1)
         return self.lines
 
-    def wait_for(self, names: Sequence[str], steps: int, *, limit_s: float, every: float = 0.02) -> bool:
-        """Whether all these plans ran their last step in time."""
+    def wait_for(
+        self, names: Sequence[str], steps: int, *, limit_s: float, by: Processes, every: float = 0.02
+    ) -> bool:
+        """Whether all these plans ran their last step in time, by processes that are all alive."""
         until, missing = time.monotonic() + limit_s, set(names)
-        while missing and time.monotonic() < until:
+        while missing and time.monotonic() < until and by.alive():
             self.read()
             missing = {name for name in missing if self._ends.get(name, 0) < steps}
             if missing:

@@ -88,12 +88,12 @@ class Ours:
 
 
 class Floor(Ours):
-    """Plans are held as ours are; two processes run the statement and nothing else."""
+    """Plans are held as ours are; two processes write the rows that ours writes and do nothing else."""
 
-    name = "floor, bare psycopg 2 x 1"
+    name, kind = "floor, bare psycopg 2 x 1", "lean"
 
     def workers(self) -> list[list[str]]:
-        return [[sys.executable, str(HERE / "floor_worker.py")]] * 2
+        return [[sys.executable, str(HERE / "floor_worker.py"), self.kind]] * 2
 
     def enqueue(self, name: str, steps: int) -> float:
         from django.db import transaction
@@ -102,6 +102,12 @@ class Floor(Ours):
         with transaction.atomic():
             self.hold(name, steps)
         return asked
+
+
+class Statement(Floor):
+    """The same with the hot path's own statement, which asks for fence, rights and readiness besides."""
+
+    name, kind = "our statement, bare psycopg 2 x 1", "statement"
 
 
 class Chain:
@@ -199,6 +205,7 @@ PEERS: dict[str, Any] = {
     "dbos-tuned": DbosTuned,
     "procrastinate": Procrastinate,
     "procrastinate-tuned": ProcrastinateTuned,
+    "statement": Statement,
     "floor": Floor,
 }
 

@@ -5,10 +5,11 @@
     ours            the product's worker on PostgreSQL: policies, ledger, events, one commit a step
     chain           a Celery chain on Redis, prefork 2: not durable
     dbos, procrastinate, -tuned     as they come, and with the setting that serves them best (`bench/README.md`)
-    floor           two bare psycopg processes that write the rows that ours writes, by the same statement
+    floor           two bare psycopg processes that write the rows that ours writes, by the leanest statement
+    statement       the same with our own statement, which asks for fence, rights and readiness besides
 
-Each repeat measures each of them: a burst of plans, then lone plans at random moments on idle workers (enqueue to first
-step). A last part counts what ours and the floor write: rows of each table and commits a step. Prints JSON lines and the
+Each repeat measures each of them three times: plans that are run while they come, plans that lie in the queue when the
+workers begin, and lone plans at random moments on idle workers (enqueue to first step). A last part counts what ours and the floor write: rows of each table and commits a step. Prints JSON lines and the
 tables. What it starts and makes goes away, also at Ctrl-C.
 """
 
@@ -16,11 +17,13 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import statistics
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -47,43 +50,61 @@ BURST_S = 120.0
 
 
 def measure(peer: Any, url: str, *, plans: int, steps: int, tag: str, log: StepLog, folder: Path) -> dict[str, Any]:
-    """One burst, then lone plans on idle workers."""
+    """Plans as they come, plans that lie in the queue, and lone plans on idle workers."""
     log.clear()
     backends = Backends(url)
     with Processes(peer.workers(), env=peer.env(), log=folder / "workers.log") as workers:
         warm = [f"warm-{tag}-{number}" for number in range(8)]
         for name in warm:
             peer.enqueue(name, 20)
-        if not log.wait_for(warm, 20, limit_s=60):
+        if not log.wait_for(warm, 20, limit_s=60, by=workers):
             raise SystemExit(f"{peer.name}: the workers did not start\n{workers.last_lines()}")
-        names = [f"burst-{tag}-{number}" for number in range(plans)]
-        backends.begin()
-        cpu, began = workers.cpu_s(), time.monotonic()
+        time.sleep(0.5)
+        names = [f"come-{tag}-{number}" for number in range(plans)]
+        began = time.monotonic()
         for name in names:
             peer.enqueue(name, steps)
         enqueued = time.monotonic()
-        complete = log.wait_for(names, steps, limit_s=BURST_S, every=0.1)
+        complete = log.wait_for(names, steps, limit_s=BURST_S, by=workers, every=0.1)
+        came, twice = executions(log, names)
+        time.sleep(0.5)
+
+        workers.signal(signal.SIGSTOP)
+        names = [f"lie-{tag}-{number}" for number in range(plans)]
+        for name in names:
+            peer.enqueue(name, steps)
+        backends.begin()
+        cpu, let_go = workers.cpu_s(), time.monotonic()
+        workers.signal(signal.SIGCONT)
+        complete &= log.wait_for(names, steps, limit_s=BURST_S, by=workers, every=0.1)
         cpu, backend_cpu = workers.cpu_s() - cpu, backends.spent_s()
-        wanted = set(names)
-        burst = [(plan, number, at) for plan, number, at in log.read() if plan in wanted]
-        twice = sum(count - 1 for count in Counter((plan, number) for plan, number, _at in burst).values())
-        ended = max(at for *_, at in burst)
-        waits = lone(peer, tag=tag, log=log)
+        lay, more = executions(log, names)
+
+        waits = lone(peer, tag=tag, log=log, workers=workers)
     backends.close()
     return {
         "peer": peer.name,
-        "steps_per_s": round(len(burst) / (ended - began)),
+        "steps_per_s_enqueueing": round(len(came) / (max(came) - began)),
+        "steps_per_s": round(len(lay) / (max(lay) - let_go)),
         "complete": complete,
-        "twice": twice,
+        "twice": twice + more,
         "enqueue_ms": round((enqueued - began) / plans * 1e3, 2),
-        "worker_cpu_us": round(cpu / len(burst) * 1e6),
-        "backend_cpu_us": round(backend_cpu / len(burst) * 1e6),
+        "worker_cpu_us": round(cpu / len(lay) * 1e6),
+        "backend_cpu_us": round(backend_cpu / len(lay) * 1e6),
         "idle_ms": [round(wait, 2) for wait in waits],
         "load1": round(os.getloadavg()[0], 1),
     }
 
 
-def lone(peer: Any, *, tag: str, log: StepLog) -> list[float]:
+def executions(log: StepLog, names: Sequence[str]) -> tuple[list[float], int]:
+    """When the steps of these plans ran, and how many ran more than once."""
+    wanted = set(names)
+    ran = [(plan, number, at) for plan, number, at in log.read() if plan in wanted]
+    twice = sum(count - 1 for count in Counter((plan, number) for plan, number, _at in ran).values())
+    return [at for *_, at in ran], twice
+
+
+def lone(peer: Any, *, tag: str, log: StepLog, workers: Processes) -> list[float]:
     """Milliseconds from asking for a plan to its first step, on idle workers, out of step with anybody's polling."""
     waits: list[float] = []
     moment, until = random.Random(7), time.monotonic() + LONE_S
@@ -91,9 +112,9 @@ def lone(peer: Any, *, tag: str, log: StepLog) -> list[float]:
         time.sleep(moment.uniform(0.02, 0.12))
         name = f"lone-{tag}-{number}"
         asked = peer.enqueue(name, 1)
-        if not log.wait_for([name], 1, limit_s=10, every=0.001):
+        if not log.wait_for([name], 1, limit_s=10, by=workers, every=0.001):
             raise SystemExit(f"{peer.name}: a lone plan did not run")
-        waits += [(at - asked) * 1e3 for plan, _number, at in reversed(log.read()[-3:]) if plan == name]
+        waits += [(at - asked) * 1e3 for plan, _number, at in log.read()[-3:] if plan == name]
         if time.monotonic() > until:
             break
     return waits
@@ -113,8 +134,8 @@ def count_writes(kind: str, url: str, *, plans: int, steps: int, log: StepLog, f
     connection.close()
     with psycopg.connect(url, autocommit=True) as watcher:
         before = _written(watcher)
-        with Processes(peer.workers(), env=peer.env(), log=folder / "workers.log"):
-            assert log.wait_for(names, steps, limit_s=60), f"{kind}: the counted plans did not run"
+        with Processes(peer.workers(), env=peer.env(), log=folder / "workers.log") as workers:
+            assert log.wait_for(names, steps, limit_s=60, by=workers), f"{kind}: the counted plans did not run"
             _settle(watcher, ended=plans, prefix=f"count-{kind}-")
         after = _written(watcher)
     total = plans * steps
@@ -162,6 +183,8 @@ def report(results: dict[str, list[dict[str, Any]]]) -> None:
             [
                 rows[0]["peer"],
                 spread([one["steps_per_s"] for one in rows]),
+                spread([one["steps_per_s_enqueueing"] for one in rows]),
+                spread([one["enqueue_ms"] for one in rows], 1),
                 f"{rates['ours'] / rates[kind]:.2f}" if "ours" in rates else "–",
                 spread([one["worker_cpu_us"] for one in rows]) + " + " + spread([one["backend_cpu_us"] for one in rows]),
                 f"{percentile(idle, 0.5):.1f} / {percentile(idle, 0.99):.1f} / {max(idle):.1f}",
@@ -171,7 +194,8 @@ def report(results: dict[str, list[dict[str, Any]]]) -> None:
             ]
         )
     table(
-        ["who", "steps/s, median (range)", "ours / this", "CPU µs a step: worker + PostgreSQL",
+        ["who", "steps/s, median (range)", "steps/s while plans come", "enqueue ms a plan", "ours / this",
+         "CPU µs a step: worker + PostgreSQL",
          "idle: enqueue to first step, ms p50 / p99 / max", "lone plans", "run twice", "all complete"],
         lines,
     )  # fmt: skip
@@ -191,15 +215,13 @@ def main(arguments: Sequence[str]) -> None:
             for repeat in range(int(repeats)):
                 for kind in kinds:
                     empty_redis()
-                    with databases(f"_{kind}") as [own]:
-                        peer = PEERS[kind](own if hasattr(PEERS[kind], "venv") else url)
-                        place = own if hasattr(PEERS[kind], "venv") else url
-                        try:
-                            one = measure(
-                                peer, place, plans=int(plans), steps=int(steps), tag=f"{kind}{repeat}", log=log, folder=folder
-                            )
-                        finally:
-                            peer.close()
+                    with ExitStack() as own:
+                        place = own.enter_context(databases(f"_{kind}"))[0] if hasattr(PEERS[kind], "venv") else url
+                        peer = PEERS[kind](place)
+                        own.callback(peer.close)
+                        one = measure(
+                            peer, place, plans=int(plans), steps=int(steps), tag=f"{kind}{repeat}", log=log, folder=folder
+                        )
                     say(**one | {"idle_ms": [round(percentile(one["idle_ms"], share), 1) for share in (0.5, 0.99, 1)]})
                     results[kind].append(one)
             writes = [
