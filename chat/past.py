@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from chat.errors import NoMember
@@ -130,15 +131,17 @@ def journal_of(turn_id: int) -> Journal:
     )
 
 
-def context_beside(turn: Turn, *, board: bool) -> dict[str, Any]:
-    """What layer 4 holds beside the snapshot: the board, and the plans that ended since the turn before began."""
+def context_beside(turn: Turn, *, board: bool, since: datetime) -> dict[str, Any]:
+    """What layer 4 holds beside the snapshot: the board, and the plans that ended lately.
+
+    Args:
+        since: when the last turn that was told of them began.
+    """
     told: dict[str, Any] = {}
     kept = Conversation.objects.filter(pk=turn.conversation_id).values_list("board", flat=True).first()
     if kept and board:
         told["board"] = kept
-    if turn.after_id is not None:
-        since = Turn.objects.filter(pk=turn.after_id).values_list("created_at", flat=True).get()
-        ended = ended_plans(turn.conversation_id, since=since)
-        if ended:
-            told["plans_ended"] = ended
+    ended = ended_plans(turn.conversation_id, since=since)
+    if ended:
+        told["plans_ended"] = ended
     return told

@@ -13,7 +13,7 @@ from factory.agents import create_agent
 from llm.base import ModelPort
 from llm.ports import CancelToken
 from llm.types import LLMMessage, LLMResponse, ModelRequest
-from loop.history import CHARACTERS_A_TOKEN, estimate_tokens
+from loop.history import CHARACTERS_A_TOKEN, estimate_tokens, size_of
 from prompt.models import WorkflowTemplate
 from tools.runs import RunRef
 
@@ -78,7 +78,7 @@ def preview_of(turn: Turn) -> list[Part]:
 
 
 def _part(title: str, text: str, *, cached: bool = False) -> Part:
-    return Part(title=title, text=text, tokens=int(len(text) / CHARACTERS_A_TOKEN) + 1, cached=cached)
+    return Part(title=title, text=text, tokens=int(size_of(text) / CHARACTERS_A_TOKEN) + 1, cached=cached)
 
 
 def _message(message: LLMMessage) -> Part:

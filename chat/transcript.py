@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
@@ -56,6 +57,7 @@ class ChatTranscript:
     owner: CallOwner = field(init=False)
     workspace_scope: str = field(init=False)
     _earlier: list[PastTurn] | None = None
+    _told_at: datetime | None = None  # when the last turn of the branch that has a layer 4 began
     _model_used: str = ""
     _board: TurnBoard = field(init=False)
     _summary: str = ""
@@ -109,8 +111,10 @@ class ChatTranscript:
         return whole.values_list("snapshot_version", flat=True).first()
 
     def extra_context(self) -> dict[str, Any]:
-        """The board, and the conversation's plans that ended since the turn before began (pattern 4)."""
-        return context_beside(self.turn, board=self.identity.blackboard)
+        """The board, and the conversation's plans that ended since the last turn with a layer 4 began (pattern 4)."""
+        self._past()
+        since = self._told_at or self.turn.conversation.created_at
+        return context_beside(self.turn, board=self.identity.blackboard, since=since)
 
     def condense(self, *, llm: BaseLLM, tier: str, cancel: CancelToken) -> bool:
         """Store a summary of the turns that no longer fit; whether one was made.
@@ -375,11 +379,10 @@ class ChatTranscript:
     def _past(self) -> list[PastTurn]:
         """The turns before this one on its branch, of the same context (CAP-042); they do not change any more."""
         if self._earlier is None:
-            turns = [
-                turn
-                for turn in branch_of(self.turn.after_id)
-                if (turn.context_type, turn.context_id) == (self.turn.context_type, self.turn.context_id)
-            ]
+            branch = branch_of(self.turn.after_id)
+            self._told_at = max((each.created_at for each in branch if each.snapshot_version is not None), default=None)
+            about = (self.turn.context_type, self.turn.context_id)
+            turns = [each for each in branch if (each.context_type, each.context_id) == about]
             made = HistorySummary.objects.filter(turn_id__in=[turn.pk for turn in turns]).order_by("turn_id").last()
             if made is not None:
                 self._summary = made.text

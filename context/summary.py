@@ -9,8 +9,9 @@ CHARACTERS_A_TOKEN = 3.5  # of dense JSON; an estimate, used where no model's ow
 
 
 def estimate_tokens(value: Any) -> int:
-    """How many tokens `value` takes as JSON, estimated from its characters."""
-    return int(len(json.dumps(value, ensure_ascii=False, separators=(",", ":"))) / CHARACTERS_A_TOKEN) + 1
+    """How many tokens `value` takes as JSON, estimated from its characters; other scripts count by their bytes."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return int(len(text.encode("utf-8", "surrogatepass")) / CHARACTERS_A_TOKEN) + 1
 
 
 def within_budget(snapshot: dict[str, Any], *, budget: int) -> tuple[dict[str, Any], bool]:

@@ -18,6 +18,7 @@ from observability.services import record_interaction
 from observability.types import CallOwner, Interaction
 from prompt.builder import PromptBuilder
 from prompt.types import AgentIdentity, Tier
+from prompt.validate import validate
 from tools.units import release_connection
 
 MAX_TOKENS = 16_000
@@ -30,6 +31,7 @@ class FieldAgent:
     Args:
         owner: whose call it is, for the interaction row; None leaves no row.
         instructions: what to extract and how to answer; a stable layer of the prompt.
+        validators: names registered in `prompt.validate`, given each input as `text` before it costs a model call.
     """
 
     identity: AgentIdentity
@@ -37,6 +39,7 @@ class FieldAgent:
     tier: Tier
     owner: CallOwner | None = None
     instructions: str = ""
+    validators: tuple[str, ...] = ("non_blank_text",)
 
     def extract_candidates(self, snapshot: str) -> list[dict[str, Any]]:
         """The objects of the JSON array that the model answered.
@@ -45,9 +48,13 @@ class FieldAgent:
             snapshot: the input, as text.
 
         Raises:
+            InputInvalid: a validator refused the input; no model was called.
             ExtractError: the answer holds no JSON array of objects, or was cut.
             LLMError: the call failed.
+
+        Source: CAP-009, CAP-023.
         """
+        validate(self.validators, {"text": snapshot})
         system = [*PromptBuilder().with_identity(self.identity).build()]
         if self.instructions:
             system.append(SystemBlock(text=self.instructions, cache=True))
@@ -102,6 +109,7 @@ def create_field_agent(
     identity: AgentIdentity | str = FIELD,
     owner: CallOwner | None = None,
     instructions: str = "",
+    validators: tuple[str, ...] = ("non_blank_text",),
 ) -> FieldAgent:
     """Wire a field agent on its identity's tier (CAP-120).
 
@@ -109,6 +117,7 @@ def create_field_agent(
         llm: the model; None builds the tier's.
         owner: whose calls they are, for the record.
         instructions: what to extract and how to answer.
+        validators: what each input must pass before the model is asked.
 
     Raises:
         UnknownIdentity: no agent has that name.
@@ -120,4 +129,5 @@ def create_field_agent(
         tier=who.model_tier,
         owner=owner,
         instructions=instructions,
+        validators=validators,
     )

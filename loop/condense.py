@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm.types import LLMMessage, ModelRequest
-from loop.history import CHARACTERS_A_TOKEN, PastTurn
+from loop.history import CHARACTERS_A_TOKEN, PastTurn, size_of
 from loop.model_call import ModelCaller
 from observability.types import Interaction
 
@@ -31,7 +31,7 @@ def condense(
         LLMError: the call failed; its row is written.
     """
     text = "\n\n".join(line for turn in turns for message in turn.messages for line in _lines(message))
-    kept = int(budget_tokens * CHARACTERS_A_TOKEN)
+    kept = int(budget_tokens * CHARACTERS_A_TOKEN * len(text) / max(size_of(text), 1))
     told = f"{earlier}\n\n{text[-kept:]}" if earlier else text[-kept:]
     request = ModelRequest(
         messages=(LLMMessage("user", told),), system=SYSTEM, max_tokens=MAX_TOKENS, deadline_s=deadline_s

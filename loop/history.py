@@ -18,7 +18,7 @@ INTERRUPTED = '{"success":false,"result":null,"error":"interrupted: this call wa
 NO_RESULT_TEXT = "(empty result)"
 NO_USER_TEXT = "(no text)"
 GO_ON = "(continue)"
-CHARACTERS_A_TOKEN = 3.5  # an estimate, stated; the answering model's own counter may differ
+CHARACTERS_A_TOKEN = 3.5  # an estimate, stated; the answering model's own counter may differ. See `size_of`
 MESSAGE_OVERHEAD = 6  # tokens
 
 
@@ -52,10 +52,16 @@ class Window:
 
 def estimate_tokens(message: LLMMessage) -> int:
     """What a message takes, estimated from its characters."""
-    size = len(message.content) + sum(
-        len(call["name"]) + len(json.dumps(call["arguments"], ensure_ascii=False)) for call in message.tool_calls
+    size = size_of(message.content) + sum(
+        size_of(call["name"]) + size_of(json.dumps(call["arguments"], ensure_ascii=False))
+        for call in message.tool_calls
     )
     return int(size / CHARACTERS_A_TOKEN) + MESSAGE_OVERHEAD
+
+
+def size_of(text: str) -> int:
+    """A text's characters, those of other scripts counted by their bytes: a Chinese character is nearly a token."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def build_history(

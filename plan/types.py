@@ -47,6 +47,7 @@ class PlanTemplate:
         goal: what people read; `{name}` stands for a key of the context.
         steps: of any kind, in order.
         requires: keys the context must hold.
+        validators: names registered in `prompt.validate`, given the context before anything is held (CAP-023).
         adaptable: whether people and planning steps may change its pending steps.
         adapt_permission: `app_label.codename` that changing needs besides ownership; empty: none.
     """
@@ -55,6 +56,7 @@ class PlanTemplate:
     goal: str
     steps: tuple[StepSpec, ...]
     requires: frozenset[str] = frozenset()
+    validators: tuple[str, ...] = ()
     adaptable: bool = False
     adapt_permission: str = ""
 

@@ -10,6 +10,7 @@ from django.utils import timezone
 from catalog.models import Element, Repository
 from catalog.services import annotate
 from chat.models import Conversation, HistorySummary, Message
+from chat.services import cancel_turn
 from context.models import ScopeVersion
 from events.models import Event
 from llm.errors import LLMOverloaded
@@ -103,6 +104,31 @@ def test_a_failed_plan_reaches_the_next_turn_once(chat):
     assert told[0]["steps"] == [{"key": "look", "status": "failed", "error": "no such module"}]
     it.say("And now?")
     assert "plans_ended" not in layer_4(it.llm.requests[2])
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before any answer", "behind an answer"])
+def test_a_failed_plan_is_told_though_the_next_turn_was_cancelled_before_it_began(chat, first):
+    it = chat("one", "two", "three")
+    if not first:
+        it.say("Hello")
+    plan = ExecutionPlan.objects.create(
+        workspace=it.workspace,
+        stream_id=it.conversation.pk,
+        correlation_id="corr-1",
+        status="failed",
+        owner=it.user,
+        identity="planner",
+        goal="Refactor auth",
+        conversation_id=it.conversation.pk,
+        error="step look failed",
+        ended_at=timezone.now(),
+    )
+    silent = cancel_turn(turn_id=it.send("What ha").pk)
+    assert silent.status == "cancelled"
+    it.say("What happened?")
+    assert [p["plan_id"] for p in layer_4(it.llm.requests[-1])["plans_ended"]] == [plan.pk]
+    it.say("And now?")
+    assert "plans_ended" not in layer_4(it.llm.requests[-1])
 
 
 def test_cap_041_older_turns_are_condensed_once_and_the_summary_stays(chat, settings):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llm.types import LLMMessage, ProviderBlocks, ToolCall
-from loop.history import INTERRUPTED, PastTurn, Window, build_history, kept_turns
+from loop.history import INTERRUPTED, PastTurn, Window, build_history, estimate_tokens, kept_turns
 from tests.loop.dialects import broken_rules
 
 CASES = Path(__file__).parents[1] / "fixtures" / "cases"
@@ -192,6 +192,12 @@ def test_the_window_stays_where_it_is_while_the_turn_runs():
             LLMMessage("tool", "w" * 3_000, tool_call_id=f"n{n}"),
         )
         assert kept_turns([*old, PastTurn(9, messages)], window=window) == kept
+
+
+def test_other_scripts_are_estimated_by_their_bytes():
+    assert estimate_tokens(LLMMessage("user", "word" * 700)) == 806
+    assert estimate_tokens(LLMMessage("user", "字" * 2_800)) == 2_406
+    assert estimate_tokens(LLMMessage("user", "\ud800")) == 6  # half a pair is no reason to fail
 
 
 # -- any history at all
