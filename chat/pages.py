@@ -11,6 +11,7 @@ from django.contrib.auth.decorators import login_required
 from django.contrib.auth.views import LoginView, LogoutView
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_GET
 
@@ -21,7 +22,7 @@ from chat.queries import conversation_for, conversations_of
 from chat.templatetags.chat_pages import WORDS
 from factory.health import model_is_connected
 from plan.models import ExecutionPlan
-from plan.queries import visible_plan
+from plan.queries import graph, visible_plan
 from tools.models import Approval, ToolExecution
 from tools.queries import approval_for
 from tools.registry import label_of
@@ -134,7 +135,14 @@ def plan(request: HttpRequest, plan_id: int) -> HttpResponse:
     return _render(
         request,
         "chat/plan.html",
-        {"title": f"Plan {shown.pk}", "plan": view, "last_id": last_id, "owner": shown.owner, "full": True},
+        {
+            "title": f"Plan {shown.pk}",
+            "plan": view,
+            "last_id": last_id,
+            "owner": shown.owner,
+            "full": True,
+            "graph": {**graph(shown), "now": timezone.now()},
+        },
     )
 
 

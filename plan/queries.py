@@ -6,11 +6,15 @@ from typing import Any
 
 from django.db.models import Q
 
-from plan.models import ExecutionPlan, ExecutionPlanQuerySet, PlanStep
+from events.models import Event
+from events.types import EventName
+from plan.models import ExecutionPlan, ExecutionPlanQuerySet, PlanStep, StepStatus
 from tools.queries import decides_about
 from workspaces.errors import NotVisible
 from workspaces.models import User
 from workspaces.permissions import VIEW_ALL, workspaces_where
+
+WAITING = (StepStatus.WAITING_RETRY, StepStatus.WAITING_APPROVAL)
 
 
 def visible_plans(user: User) -> ExecutionPlanQuerySet:
@@ -92,12 +96,14 @@ def step_detail(step: PlanStep) -> dict[str, Any]:
 
 
 def graph(plan: ExecutionPlan) -> dict[str, Any]:
-    """A plan's steps as nodes with their place, and their reads as edges.
+    """A plan's steps as nodes with their place and times, and their reads as edges.
 
     A node's `layer` is one more than that of the farthest step it reads, `row` its place within the layer: steps of one
-    layer may run side by side.
+    layer may run side by side. `waits` are the times in which it waited for a retry or a person; `until` is None while
+    it does.
     """
     steps = list(PlanStep.objects.of(plan.pk))
+    waits = _waits(plan)
     layers: dict[str, int] = {}
     rows: dict[int, int] = {}
     nodes = []
@@ -110,13 +116,44 @@ def graph(plan: ExecutionPlan) -> dict[str, Any]:
                 "key": step.key,
                 "action": step.action,
                 "kind": step.kind,
+                "tool_name": step.tool_name,
+                "is_critical": step.is_critical,
                 "status": step.status,
                 "order": step.order,
                 "layer": layer,
                 "row": rows[layer],
+                "error": step.error if step.status != StepStatus.COMPLETED else "",
+                "not_before": step.not_before,
                 "started_at": step.started_at,
                 "ended_at": step.ended_at,
+                "waits": waits.get(step.key, []),
             }
         )
     edges = [{"from": key, "to": step.key} for step in steps for key in step.reads if key in layers]
-    return {"plan_id": plan.pk, "status": plan.status, "nodes": nodes, "edges": edges}
+    return {
+        "plan_id": plan.pk,
+        "status": plan.status,
+        "created_at": plan.created_at,
+        "started_at": plan.started_at,
+        "ended_at": plan.ended_at,
+        "nodes": nodes,
+        "edges": edges,
+    }
+
+
+def _waits(plan: ExecutionPlan) -> dict[str, list[dict[str, Any]]]:
+    """When each step waited, from what its stream tells: from the event that says so to the step's next one."""
+    told = Event.objects.filter(stream_id=plan.stream_id, name=EventName.PLAN_STEP, payload__plan_id=plan.pk)
+    waited = told.filter(payload__status__in=WAITING).values("payload__step")
+    moves = told.filter(payload__step__in=waited).order_by("seq")
+    found: dict[str, list[dict[str, Any]]] = {}
+    for key, status, at in moves.values_list("payload__step", "payload__status", "created_at"):
+        own = found.setdefault(key, [])
+        if own and own[-1]["until"] is None:
+            own[-1]["until"] = at
+        if status in WAITING:
+            own.append({"status": status, "since": at, "until": None})
+    for own in found.values():
+        if own and own[-1]["until"] is None:
+            own[-1]["until"] = plan.ended_at
+    return found

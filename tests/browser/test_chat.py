@@ -50,7 +50,7 @@ def drawn(page: Page) -> str:
     text: str = page.evaluate(
         """() => {
             const copy = document.querySelector(".thread").cloneNode(true);
-            const left = "time, [data-slot=time], [data-slot=took], [hidden], .tool-body";
+            const left = "time, [data-slot=time], [data-slot=took], [hidden], .tool-body, [data-views]";
             for (const each of copy.querySelectorAll(left)) each.remove();
             return copy.textContent.replace(/\\s+/g, " ");
         }"""

@@ -4,6 +4,7 @@ import { call, newKey } from "./api.js";
 import { Board } from "./board.js";
 import { Branches } from "./branches.js";
 import { Composer } from "./composer.js";
+import { PlanViews } from "./plan-views.js";
 import { startSidebar, titled } from "./sidebar.js";
 import { Stream, showState } from "./stream.js";
 import { Thread } from "./thread.js";
@@ -70,7 +71,11 @@ function conversation(root) {
 
 function plan(root) {
   const thread = new Thread(root);
-  follow(root, (name, data) => thread.apply(name, data));
+  const views = new PlanViews(root, root.querySelector("[data-views]"));
+  follow(root, (name, data) => {
+    thread.apply(name, data);
+    views.heard(name, data);
+  });
 }
 
 function follow(root, onEvent) {

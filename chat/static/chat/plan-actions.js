@@ -16,7 +16,7 @@ export async function clickedPlan(event) {
     if (!cancel) location.assign(`/plans/${made.id}/`);
     else if (!ENDED.includes(plan.dataset.status)) slot(plan, "status").textContent = "Stopping…";
   } catch (error) {
-    setText(slot(plan, "error"), error.message);
+    setText(plan.querySelector(":scope > [data-slot=error]"), error.message);
   } finally {
     button.disabled = false;
   }

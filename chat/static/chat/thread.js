@@ -6,6 +6,7 @@ import { announce, fromTemplate, setHtml, setLine, setText, slot } from "./dom.j
 import { elapsed, milliseconds, words } from "./format.js";
 import { LiveText } from "./live-text.js";
 import { clickedPlan, ENDED } from "./plan-actions.js";
+import { adapted } from "./plan-steps.js";
 import { endWait, sayWait } from "./waits.js";
 
 const ENDED_STEPS = ["completed", "failed", "skipped"];
@@ -359,9 +360,13 @@ export class Thread {
       setHtml(slot(plan, "result-text"), html);
       slot(plan, "result").hidden = false;
     }
-    setText(slot(plan, "error"), error);
+    setText(plan.querySelector(":scope > [data-slot=error]"), error);
     this.count(plan);
     announce(`The plan ended: ${words(status)}.`);
+  }
+
+  on_plan_adapted(data) {
+    adapted(this, data);
   }
 
   on_plan_completed({ plan_id, html, at }) {
