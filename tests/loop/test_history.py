@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from llm.types import LLMMessage, ProviderBlocks, ToolCall
 from loop.history import INTERRUPTED, PastTurn, Window, build_history, estimate_tokens, kept_turns
-from tests.loop.dialects import broken_rules
+from tests.llm.samples import MODELS
+from tests.loop.dialects import blocks_of, broken_rules, payload
 
 CASES = Path(__file__).parents[1] / "fixtures" / "cases"
-MODELS = ("alpha", "beta")
+MAKERS = ("anthropic", "openai_responses")  # the wires whose replies have blocks of their own
 
 
 EXAMPLES = int(os.environ.get("CAPSTAN_EXAMPLES", "150"))  # more with `CAPSTAN_EXAMPLES=1500 make test`
@@ -208,7 +209,6 @@ arguments = st.dictionaries(st.sampled_from(["a", "b"]), st.integers(0, 3) | tex
 made_calls = st.lists(
     st.builds(ToolCall, id=ids, name=st.sampled_from(["look", "write"]), arguments=arguments), max_size=4
 )
-made_blocks = st.none() | st.builds(block, st.sampled_from(MODELS))
 
 
 @st.composite
@@ -218,8 +218,9 @@ def turn_messages(draw: st.DrawFn) -> tuple[LLMMessage, ...]:
     if draw(st.booleans()) or draw(st.booleans()):
         messages.append(LLMMessage("user", draw(texts)))
     for _ in range(draw(st.integers(0, 4))):
-        calls = draw(made_calls)
-        messages.append(LLMMessage("assistant", draw(texts), tool_calls=tuple(calls), blocks=draw(made_blocks)))
+        calls, text, maker = draw(made_calls), draw(texts), draw(st.sampled_from([None, *MAKERS, *MAKERS]))
+        blocks = None if maker is None else blocks_of(maker, text, calls)
+        messages.append(LLMMessage("assistant", text, tool_calls=tuple(calls), blocks=blocks))
         results = [LLMMessage("tool", draw(texts), tool_call_id=c["id"], is_error=draw(st.booleans())) for c in calls]
         results = draw(st.permutations(results))[: draw(st.integers(0, len(results)))]
         messages.extend(results)
@@ -240,7 +241,7 @@ histories = st.lists(turn_messages(), min_size=0, max_size=6)
     question=texts,
     size=st.integers(1, 8),
     tokens=st.integers(0, 400),
-    model=st.sampled_from(["", *MODELS]),
+    model=st.sampled_from(["", *(MODELS[maker] for maker in MAKERS)]),
     summary=st.sampled_from(["", "Earlier: things."]),
 )
 def test_any_history_is_valid_in_every_dialect(past, running, question, size, tokens, model, summary):
@@ -252,8 +253,13 @@ def test_any_history_is_valid_in_every_dialect(past, running, question, size, to
     assert any("[newest]" in m.content for m in built)
     again = build_history(turns, window=window, model=model, summary=summary)
     assert repr(built) == repr(again)  # the same bytes for the same rows
-    earlier = [m for m in built if m.blocks is not None]
-    assert len({m.blocks["model"] for m in earlier if m not in newest}) <= 1 or not model
+    assert all(payload(wire, built) == payload(wire, again) for wire in ("anthropic", "openai_responses"))
+    at = max(index for index, m in enumerate(built) if "[newest]" in m.content)
+    earlier = [m for m in built[:at] if m.role == "assistant"]
+    if any(m.blocks is not None for m in earlier):  # thinking blocks of earlier turns: all or none, of one model
+        assert all(m.blocks is not None for m in earlier if m.tool_calls)
+        assert len({m.blocks["model"] for m in earlier if m.blocks is not None} | ({model} - {""})) == 1
+        assert not summary
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
