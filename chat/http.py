@@ -12,7 +12,6 @@ from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import DataError, InterfaceError, OperationalError
 from django.http import Http404
-from django.utils import timezone
 from rest_framework import exceptions, status
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication, TokenAuthentication
 from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
@@ -193,7 +192,6 @@ def idempotent(handler: Handler) -> Handler:
             key=key,
             path=f"{request.method} {request.path}",
             body=request.data,
-            now=timezone.now(),
         )
         if row.status_code is not None:
             return Response(row.body, status=row.status_code, headers={"Idempotent-Replay": "true"})

@@ -13,6 +13,7 @@ from django.db import IntegrityError, transaction
 
 from chat.errors import FieldInvalid, IdempotencyInProgress, IdempotencyMismatch
 from chat.models import IdempotencyKey
+from tools.runs import ClockTimestamp
 from workspaces.models import User
 
 HEADER = "Idempotency-Key"
@@ -21,8 +22,8 @@ KEPT_FOR = timedelta(hours=24)
 _SHAPE = re.compile(r"[\x21-\x7e]{1,128}")
 
 
-def begin(*, user: User, key: str, path: str, body: Any, now: datetime) -> IdempotencyKey:
-    """The key's row: new, or what an earlier use left.
+def begin(*, user: User, key: str, path: str, body: Any) -> IdempotencyKey:
+    """The key's row: new, or what an earlier use left. Its age is told by the database's clock.
 
     With `status_code` set it holds the answer to give again. With `target` set and no answer, what was asked for
     exists already: it goes on, or its answer got lost.
@@ -38,7 +39,9 @@ def begin(*, user: User, key: str, path: str, body: Any, now: datetime) -> Idemp
     digest = hashlib.sha256(text.encode()).hexdigest()
     try:
         with transaction.atomic():
-            return IdempotencyKey.objects.create(user=user, key=key, path=path[:300], digest=digest)
+            new = IdempotencyKey.objects.create(user=user, key=key, path=path[:300], digest=digest)
+            IdempotencyKey.objects.filter(pk=new.pk).update(created_at=ClockTimestamp())
+            return new
     except IntegrityError:
         row = IdempotencyKey.objects.filter(user=user, key=key).first()
     if row is None:
@@ -46,8 +49,8 @@ def begin(*, user: User, key: str, path: str, body: Any, now: datetime) -> Idemp
     if row.digest != digest:
         raise IdempotencyMismatch(key=key, path=row.path)
     if row.status_code is None and not row.target:
-        stale = IdempotencyKey.objects.filter(pk=row.pk, target="", created_at__lt=now - ABANDONED_AFTER)
-        if not stale.update(created_at=now):
+        stale = IdempotencyKey.objects.filter(pk=row.pk, target="", created_at__lt=ClockTimestamp() - ABANDONED_AFTER)
+        if not stale.update(created_at=ClockTimestamp()):
             raise IdempotencyInProgress(key=key)
     return row
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+CLOCKS_APART_S = 600  # by which hosts' clocks may differ: the sender stamps an end of life, the worker reads it
 REDELIVER_AFTER_S = 3600  # longer than any slice of work; the sweep, not the broker, recovers a dead worker's runs
 QUEUES = {
     "worker.run_turn": "turns",
@@ -46,7 +47,7 @@ def celery_settings(*, broker_url: str, result_backend: str, lease_s: float) -> 
             "sweep": {
                 "task": "worker.sweep",
                 "schedule": sweep_s,
-                "options": {"queue": "sweep", "expires": sweep_s},  # a late sweep is worth nothing: the next one comes
+                "options": {"queue": "sweep", "expires": sweep_s + CLOCKS_APART_S},  # late ones are not run: `Pace`
             }
         },
     }

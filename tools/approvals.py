@@ -11,6 +11,7 @@ from events.types import EventName
 from prompt.types import AgentIdentity, ApprovalPolicy
 from tools.envelopes import shortened
 from tools.models import Approval, ApprovalStatus, Question
+from tools.runs import database_now
 from tools.settings import tool_settings
 from tools.types import ToolContext, ToolSpec, UnitOfWork
 from tools.values import canonical
@@ -128,7 +129,7 @@ def ask(
         summary=summary_of(spec, arguments),
         arguments=arguments,
         arguments_digest=digest,
-        expires_at=context.now + timedelta(days=tool_settings().approval_days),
+        expires_at=database_now() + timedelta(days=tool_settings().approval_days),
     )
     unit.record(EventName.APPROVAL_REQUESTED, **card(approval, label=spec.label))
     return approval

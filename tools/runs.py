@@ -14,6 +14,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, ClassVar, Self, TypeVar
 
 from django.conf import settings
@@ -51,6 +52,14 @@ class ClockTimestamp(Now):
 
     def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
         return self.as_sql(compiler, connection, template="clock_timestamp()", **extra)
+
+
+def database_now() -> datetime:
+    """Aware UTC time by the database's clock, for what is compared with times that another host wrote."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        (now,) = cursor.fetchone()
+    return now  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +191,8 @@ class LeasedRunQuerySet(ScopedQuerySet[R]):
     def take_due(self, *, limit: int = 500) -> list[Due]:
         """Mark and return the runs that nobody works on and that nobody was told of lately (CAP-064).
 
-        Free runs under the attempts cap: never dispatched, or dispatched and not claimed for 10 s, doubling to 60 s.
+        Free runs under the attempts cap: never dispatched, or dispatched and not claimed for 10 s, doubling to 60 s. A
+        time that lies ahead is of a clock that was put right since, and counts for nothing.
         """
         table = self.model._meta.db_table
         with connection.cursor() as cursor:
@@ -195,7 +205,8 @@ class LeasedRunQuerySet(ScopedQuerySet[R]):
                                  AND (not_before IS NULL OR not_before <= clock_timestamp())
                                OR status = 'running' AND lease_until < clock_timestamp())
                           AND (dispatched_at IS NULL OR dispatched_at <= clock_timestamp()
-                                 - LEAST(10 * 2 ^ LEAST(dispatches - 1, 3), 60) * interval '1 second')
+                                 - LEAST(10 * 2 ^ LEAST(dispatches - 1, 3), 60) * interval '1 second'
+                               OR dispatched_at > clock_timestamp())
                         ORDER BY id LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
                     UPDATE {table} r SET dispatched_at = clock_timestamp(), dispatches = dispatches + 1
                     FROM due WHERE r.id = due.id RETURNING r.id, r.attempts""",  # noqa: S608

@@ -10,6 +10,8 @@ import logging
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.conf import settings
+
 from chat import idempotency
 from chat import runs as chat_runs
 from chat.models import Turn
@@ -35,11 +37,40 @@ class Swept:
     cancelled: int = 0
 
 
+class Pace:
+    """How often a process sweeps, however many messages ask for it: several beats send more, and so does a pile.
+
+    What was sent while no worker took it lies there for minutes, since a message's end of life is stamped by one host's
+    clock and read by another's.
+    """
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+
+    def due(self, at: float) -> bool:
+        """Whether the last sweep began half an interval ago or earlier; it begins then.
+
+        Args:
+            at: seconds on a monotonic clock.
+        """
+        if self._began is not None and at - self._began < settings.CAPSTAN_LEASE_SECONDS / 12:
+            return False
+        self._began = at
+        return True
+
+    def forget(self) -> None:
+        """The next sweep is due."""
+        self._began = None
+
+
+pace = Pace()
+
+
 def sweep(*, now: datetime) -> Swept:
     """Look once over all runs, turns and plans.
 
     Args:
-        now: aware UTC time, for approvals and old keys; the database's clock decides which run is due.
+        now: aware UTC time by the database's clock, for approvals and old keys; which run is due, its queries ask.
     """
     failed = steering.fail_spent_plans() + len(chat_runs.fail_spent_turns()) + fail_spent_calls()
     cancelled = steering.cancel_orphan_plans() + len(chat_runs.cancel_orphan_turns())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from celery import shared_task
 from celery.exceptions import Reject
 from django.utils import timezone
@@ -13,6 +15,7 @@ from prompt.types import Mode
 from tools import doors
 from tools.executor import ToolExecutor
 from tools.models import ToolCallRun
+from tools.runs import database_now
 from worker import recovery, runner, shutdown
 
 
@@ -45,7 +48,8 @@ def _executor_of(call: ToolCallRun) -> ToolExecutor:
 @shared_task(name="worker.sweep", acks_late=True, ignore_result=True)
 def sweep(**_later: object) -> None:
     """Wake what nobody works on, and end what nobody will (CAP-064)."""
-    recovery.sweep(now=timezone.now())
+    if recovery.pace.due(time.monotonic()):
+        recovery.sweep(now=database_now())
 
 
 def _refuse_when_stopping() -> None:
