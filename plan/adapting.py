@@ -27,6 +27,7 @@ def adapt_plan(
     by: User,
     by_step: int | None = None,
     known_tools: Collection[str] | None = None,
+    revision: int | None = None,
 ) -> list[PlanChange]:
     """Insert, remove, update or reorder steps that have not begun; all of the changes, or none.
 
@@ -36,13 +37,14 @@ def adapt_plan(
         by: who changes it, or whose planning step does.
         by_step: the planning step's key in the database; None: a person.
         known_tools: names that steps may use; None: not checked.
+        revision: of the plan, as its reader knows it; None: whatever it is by now.
 
     Returns:
         What was written down: one row a change, with what was before and what is after.
 
     Raises:
         NotAdaptable: the plan does not allow it, or not to this user.
-        PlanConflict: the plan has ended, or a step that is to change has begun.
+        PlanConflict: the plan has ended or is at another revision, or a step that is to change has begun.
         PlanInvalid: the plan would not hold together afterwards.
     """
     with intervention(ExecutionPlan, plan_id) as change:
@@ -50,6 +52,8 @@ def adapt_plan(
         _check_may(plan, by)
         if plan.ended:
             raise PlanConflict(plan=plan_id, status=plan.status)
+        if revision not in {None, plan.revision}:
+            raise PlanConflict(plan=plan_id, status=plan.status, reason="somebody has changed the plan meanwhile")
         written = [_apply(plan, one, by=by, by_step=by_step) for one in changes]
         _check_whole(plan, known_tools)
         PlanChange.objects.bulk_create(written)

@@ -1,4 +1,4 @@
-"""Plans in the admin: people look, cancel and retry; rows change through services."""
+"""Plans in the admin: people look, cancel, retry and adapt; rows change through services."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.template.defaultfilters import truncatechars
 from django.utils import timezone
+from django.utils.html import format_html_join
 
 from plan import steering
+from plan.adapt_admin import AdaptableAdmin
 from plan.errors import PlanConflict
 from plan.models import ExecutionPlan, PlanChange, PlanStep
 from tools.runs import RunStatus
@@ -60,13 +62,40 @@ class PlanStepInline(admin.TabularInline[PlanStep, ExecutionPlan]):
         return False
 
 
-class PlanChangeInline(admin.TabularInline[PlanChange, ExecutionPlan]):
+class _Audit:
+    """What a change was about, before and after."""
+
+    @admin.display(description="before")
+    def was(self, change: PlanChange) -> str:
+        return _side(change.before, change.after)
+
+    @admin.display(description="after")
+    def became(self, change: PlanChange) -> str:
+        return _side(change.after, change.before)
+
+
+def _side(shown: Any, other: Any) -> str:
+    """One side of a change: of a step that stays, its key and what differs."""
+    if isinstance(shown, list):
+        return ", ".join(map(str, shown))
+    if not isinstance(shown, dict):
+        return "—"
+    before = other if isinstance(other, dict) else {}
+    lines = ((name, value) for name, value in shown.items() if name == "key" or value != before.get(name))
+    return format_html_join("", "<div><b>{}</b> {}</div>", lines)
+
+
+class PlanChangeInline(_Audit, admin.TabularInline[PlanChange, ExecutionPlan]):
     model = PlanChange
     fk_name = "plan"
     extra = 0
     can_delete = False
-    fields = ("created_at", "by", "by_step", "action", "before", "after")
+    fields = ("created_at", "by", "by_step", "action", "was", "became")
     readonly_fields = fields
+    ordering = ("-id",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[PlanChange]:
+        return super().get_queryset(request).select_related("by", "by_step")
 
     def has_add_permission(self, _request: HttpRequest, _obj: Any = None) -> bool:
         return False
@@ -75,12 +104,24 @@ class PlanChangeInline(admin.TabularInline[PlanChange, ExecutionPlan]):
         return False
 
 
+@admin.register(PlanChange)
+class PlanChangeAdmin(_Audit, RunAdmin):
+    workspace_path = "plan__workspace"
+    user_path = "plan__owner"
+    list_display = ("created", "plan", "action", "by", "by_step", "was", "became")
+    list_filter = ("action",)
+    search_fields = ("=plan__id", "by__username")
+    list_select_related = ("plan", "by", "by_step")
+    fields = ("created_at", "plan", "by", "by_step", "action", "was", "became")
+    readonly_fields = ("was", "became")
+
+
 GOAL_CHARACTERS = 50  # in the list
 CANCEL, RETRY = "capstan_plan.cancel_executionplan", "capstan_plan.retry_executionplan"
 
 
 @admin.register(ExecutionPlan)
-class ExecutionPlanAdmin(RunAdmin):
+class ExecutionPlanAdmin(AdaptableAdmin):
     user_path = "owner"
     list_display = ("id", "status", "short_goal", "owner", "created", "correlation", "ended_at", "workspace")
     list_filter = ("status", DeadLetterFilter, "template", "workspace")
