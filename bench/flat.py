@@ -86,7 +86,7 @@ def fill(peer: Ours, total: int) -> None:
         cursor.execute("SET synchronous_commit = off")
         cursor.execute(
             f"""CREATE TEMPORARY TABLE new AS
-                SELECT gen_random_uuid() AS stream, n, n %% 100 = 0 AS open, n %% 200 = 0 AS person
+                SELECT gen_random_uuid() AS stream, n, n % 100 = 0 AS open, n % 200 = 0 AS person
                 FROM generate_series({there + 1}, {total}) AS n"""
         )
         cursor.execute(
@@ -108,12 +108,12 @@ def fill(peer: Ours, total: int) -> None:
         other = ("id", "plan_id", "status", "key", "order", "ended_at", "not_before")
         cursor.execute(
             f"""INSERT INTO {steps} ({_columns(PlanStep, *other)}, plan_id, key, "order", status, ended_at, not_before)
-                SELECT {_columns(PlanStep, *other, of="s")}, p.id, 's' || n, n + 1,
-                    CASE WHEN NOT new.open OR n < 2 THEN 'completed' WHEN n > 2 THEN 'pending'
+                SELECT {_columns(PlanStep, *other, of="s")}, p.id, 's' || k, k + 1,
+                    CASE WHEN NOT new.open OR k < 2 THEN 'completed' WHEN k > 2 THEN 'pending'
                          WHEN new.person THEN 'waiting_approval' ELSE 'waiting_retry' END,
-                    CASE WHEN NOT new.open OR n < 2 THEN now() END,
-                    CASE WHEN new.open AND NOT new.person AND n = 2 THEN now() + interval '1 day' END
-                FROM new JOIN {plans} p ON p.stream_id = new.stream, generate_series(0, {STEPS_OF_OTHERS - 1}) AS n,
+                    CASE WHEN NOT new.open OR k < 2 THEN now() END,
+                    CASE WHEN new.open AND NOT new.person AND k = 2 THEN now() + interval '1 day' END
+                FROM new JOIN {plans} p ON p.stream_id = new.stream, generate_series(0, {STEPS_OF_OTHERS - 1}) AS k,
                     {steps} s WHERE s.id = %s""",
             [step.pk],
         )
@@ -127,8 +127,8 @@ def fill(peer: Ours, total: int) -> None:
         )
         cursor.execute(
             f"""INSERT INTO {events} ({_columns(Event, "id", "stream_id", "seq")}, stream_id, seq)
-                SELECT {_columns(Event, "id", "stream_id", "seq", of="e")}, new.stream, n
-                FROM new, generate_series(1, {2 * STEPS_OF_OTHERS}) AS n, {events} e WHERE e.id = %s""",
+                SELECT {_columns(Event, "id", "stream_id", "seq", of="e")}, new.stream, k
+                FROM new, generate_series(1, {2 * STEPS_OF_OTHERS}) AS k, {events} e WHERE e.id = %s""",
             [event.pk],
         )
         cursor.execute("DROP TABLE new")
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str]) -> None:
                 empty_redis()
                 runs.append(
                     run_once(
-                        peer, url, plans=max(8, total // steps), steps=steps, tag=f"{label}-{repeat}", log=log, folder=folder
+                        peer, url, plans=max(8, total // steps), steps=steps, tag=f"{label}-{repeat}".replace(" ", "-"), log=log, folder=folder
                     )
                 )
             figures = {name: [run[name] for run in runs] for name in runs[0]}

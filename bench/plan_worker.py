@@ -44,4 +44,32 @@ def bench_agents(identity: str, *, mode: Any = "workflow", tier: Any = None) -> 
 
 
 tasks.create_agent = bench_agents  # type: ignore[assignment]
+
+
+def trace_memory() -> None:
+    """At each SIGUSR2 say what has grown since the first one."""
+    import gc
+    import signal
+    import tracemalloc
+    from collections import Counter
+
+    seen: list[tracemalloc.Snapshot] = []
+    kinds: list[Counter[str]] = []
+
+    def tell(_number: int, _frame: object) -> None:
+        gc.collect()
+        seen.append(tracemalloc.take_snapshot())
+        kinds.append(Counter(type(each).__name__ for each in gc.get_objects()))
+        print(f"-- {os.getpid()}: {len(gc.get_objects())} objects", kinds[-1].most_common(8), file=sys.__stderr__)
+        if len(seen) > 1:
+            print("grown since the first:", (kinds[-1] - kinds[0]).most_common(12), file=sys.__stderr__)
+            for line in seen[-1].compare_to(seen[0], "traceback")[:8]:
+                print(line, *line.traceback.format()[-8:], sep="\n", file=sys.__stderr__)
+
+    tracemalloc.start(6)
+    signal.signal(signal.SIGUSR2, tell)
+
+
+if os.environ.get("BENCH_TRACE"):
+    trace_memory()
 __all__ = ["app", "bench_agents"]
