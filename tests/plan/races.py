@@ -31,6 +31,7 @@ from tools.runs import TERMINAL
 from tools.types import ToolContext
 from worker import runner
 from worker.recovery import sweep
+from worker.runner import Left
 from workspaces.models import User, Workspace
 
 WRITE = "capstan_catalog.change_element"
@@ -118,6 +119,7 @@ class Race:
     stage: Stage
     plan: ExecutionPlan
     adapted: int = 0  # changes that were accepted
+    left: list[Left] = field(default_factory=list)  # how workers left it
 
     def adapt_with(self, *changes: StepChange) -> None:
         adapt_plan(plan_id=self.plan.pk, changes=changes, by=self.stage.owner)
@@ -140,7 +142,7 @@ class Race:
 
     def completion(self, _hand: int) -> None:
         """A worker that was told of the plan runs it to its end, or to where it waits."""
-        runner.execute_plan(plan_id=self.plan.pk, agents=AGENTS, clock=timezone.now)
+        self.left.append(runner.execute_plan(plan_id=self.plan.pk, agents=AGENTS, clock=timezone.now))
 
     def retry(self, _hand: int) -> None:
         """Somebody cancels the plan and starts it anew from there."""
@@ -172,6 +174,7 @@ class Race:
 
     def check_standing(self) -> None:
         """Nobody runs now: each plan has ended, may be claimed, or waits for somebody who is asked."""
+        assert Left.LOST not in self.left, "a worker that was alive lost its lease"
         idle = ExecutionPlan.objects.idle_with_work()
         for plan in self.line():
             assert plan.status in {*TERMINAL, "pending", "waiting_approval"}, f"{plan} and nobody runs it"
