@@ -71,10 +71,11 @@ class InsertForm(StepForm):
         self.fields["after"].choices = [(FRONT, "before all pending steps"), *behind]  # type: ignore[attr-defined]
         self.fields["after"].initial = steps[-1].key if steps else FRONT
         self.fields["is_critical"].initial = True
+        self.fields["args"].initial = {}
         self.fields[
             "reads"
         ].help_text = (
-            f"Keys of earlier steps, by commas. Empty: the step it stands behind; {NOTHING}: it reads nothing."
+            f"Keys of earlier steps, by commas. Empty: the step it stands behind. “{NOTHING}”: it reads nothing."
         )
         if not plan.template:
             kinds = [choice for choice in StepKind.choices if choice[0] != StepKind.DATA]

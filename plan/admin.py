@@ -77,12 +77,16 @@ class _Audit:
 def _side(shown: Any, other: Any) -> str:
     """One side of a change: of a step that stays, its key and what differs."""
     if isinstance(shown, list):
-        return ", ".join(map(str, shown))
+        return _plain(shown)
     if not isinstance(shown, dict):
         return "—"
     before = other if isinstance(other, dict) else {}
-    lines = ((name, value) for name, value in shown.items() if name == "key" or value != before.get(name))
+    lines = ((name, _plain(value)) for name, value in shown.items() if name == "key" or value != before.get(name))
     return format_html_join("", "<div><b>{}</b> {}</div>", lines)
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 class PlanChangeInline(_Audit, admin.TabularInline[PlanChange, ExecutionPlan]):

@@ -46,6 +46,17 @@ new MutationObserver(() => {
 """
 
 
+SHOTS = Path(settings.BASE_DIR) / "docs" / "screenshots"
+
+
+def shot(page: Page, name: str) -> None:
+    """Keep a picture when they are asked for."""
+    if os.environ.get("CAPSTAN_SCREENSHOTS"):
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        page.wait_for_timeout(250)  # transitions
+        page.screenshot(path=SHOTS / f"{name}.png")
+
+
 @dataclass(frozen=True)
 class Stack:
     """Where it serves, how to sign in, and its rows."""

@@ -9,15 +9,13 @@ import json
 import os
 import re
 import signal
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from django.conf import settings
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Reader, Stack
+from tests.browser.conftest import Reader, Stack, shot
 from tests.config import up
 from tests.streaming.servers import Web, reading
 
@@ -25,15 +23,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 REQUEST = "Analyse the auth module and propose a refactor plan"
 PLAN_S = 60_000
-SHOTS = Path(settings.BASE_DIR) / "docs" / "screenshots"
-
-
-def shot(page: Page, name: str) -> None:
-    """Keep a picture when they are asked for."""
-    if os.environ.get("CAPSTAN_SCREENSHOTS"):
-        SHOTS.mkdir(parents=True, exist_ok=True)
-        page.wait_for_timeout(250)  # transitions
-        page.screenshot(path=SHOTS / f"{name}.png")
 
 
 def ask(page: Page, text: str) -> None:

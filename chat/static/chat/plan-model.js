@@ -1,7 +1,8 @@
 // A plan's steps as the graph and the timeline know them: what the server told, then what its events say.
 
-export const ENDED = ["completed", "failed", "cancelled"];
-const ENDED_STEPS = ["completed", "failed", "skipped"];
+import { ENDED } from "./plan-actions.js";
+import { ENDED_STEPS } from "./plan-steps.js";
+
 const KINDS = { llm: "LLM", data: "Data", planning: "Planning", assessment: "Assessment" };
 const SMALL_SKEW_MS = 2_000; // as likely the page's way here
 

@@ -6,16 +6,15 @@ import { announce, fromTemplate, setHtml, setLine, setText, slot } from "./dom.j
 import { elapsed, milliseconds, words } from "./format.js";
 import { LiveText } from "./live-text.js";
 import { clickedPlan, ENDED } from "./plan-actions.js";
-import { adapted } from "./plan-steps.js";
+import { adapted, count, ENDED_STEPS } from "./plan-steps.js";
 import { endWait, sayWait } from "./waits.js";
-
-const ENDED_STEPS = ["completed", "failed", "skipped"];
 
 export class Thread {
   // onTurn(turnId or null): which turn is being answered
   constructor(root, { onTurn = () => {}, onGrow = () => {} } = {}) {
     Object.assign(this, { root, onTurn, onGrow });
     this.fences = new Map();
+    this.steps = new Map();
     this.live = new Map();
     this.dirty = new Set();
     root.addEventListener("toggle", (event) => showCall(event.target), true);
@@ -267,7 +266,12 @@ export class Thread {
   }
 
   step(planId, key) {
-    return this.plan(planId)?.querySelector(`[data-step="${CSS.escape(key ?? "")}"]`) ?? null;
+    const name = `${planId}/${key}`;
+    const known = this.steps.get(name);
+    if (known?.isConnected) return known;
+    const found = this.plan(planId)?.querySelector(`[data-step="${CSS.escape(key ?? "")}"]`) ?? null;
+    this.steps.set(name, found);
+    return found;
   }
 
   stepOf(run) {
@@ -288,7 +292,7 @@ export class Thread {
     setLine(slot(plan, "goal"), goal);
     for (const each of steps) this.addStep(plan, each);
     slot(turn, "plans").append(plan);
-    this.count(plan);
+    count(plan);
     announce(`A plan of ${steps.length} steps was made.`);
   }
 
@@ -317,7 +321,7 @@ export class Thread {
       slot(step, "activity").hidden = true;
     }
     if (!ENDED.includes(plan.dataset.status)) this.planStatus(plan, data.status.startsWith("waiting") ? data.status : "running");
-    this.count(plan);
+    count(plan);
   }
 
   stepStatus(step, status) {
@@ -361,7 +365,7 @@ export class Thread {
       slot(plan, "result").hidden = false;
     }
     setText(plan.querySelector(":scope > [data-slot=error]"), error);
-    this.count(plan);
+    count(plan);
     announce(`The plan ended: ${words(status)}.`);
   }
 
@@ -379,14 +383,6 @@ export class Thread {
 
   on_plan_cancelled({ plan_id, at }) {
     this.endPlan(plan_id, "cancelled", { at });
-  }
-
-  count(plan) {
-    const states = [...plan.querySelectorAll("[data-step]")].map((step) => step.dataset.status);
-    const skipped = states.filter((state) => state === "skipped").length;
-    const done = states.filter((state) => ENDED_STEPS.includes(state)).length - skipped;
-    Object.assign(slot(plan, "progress"), { max: Math.max(1, states.length), value: done });
-    slot(plan, "count").textContent = `${done} of ${states.length}${skipped ? ` · ${skipped} skipped` : ""}`;
   }
 
   tick() {
