@@ -1,9 +1,8 @@
 """Addresses of the API, mounted at /api/."""
 
 from django.urls import path, re_path
-from drf_spectacular.views import SpectacularAPIView
 
-from chat import api, api_approvals, api_plans, api_runs, api_tools
+from chat import api, api_approvals, api_docs, api_plans, api_runs, api_tools
 
 urlpatterns = [
     path("conversations/", api.Conversations.as_view(), name="api-conversations"),
@@ -30,6 +29,7 @@ urlpatterns = [
     path("interactions/", api_runs.Interactions.as_view(), name="api-interactions"),
     path("tool-executions/", api_runs.ToolExecutions.as_view(), name="api-tool-executions"),
     path("tool-executions/<int:execution_id>/", api_runs.ToolExecutionDetail.as_view(), name="api-tool-execution"),
-    path("schema/", SpectacularAPIView.as_view(), name="api-schema"),
+    path("schema/", api_docs.Schema.as_view(), name="api-schema"),
+    path("docs/", api_docs.documentation, name="api-docs"),
     re_path(r".*", api.Missing.as_view()),
 ]

@@ -67,6 +67,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "rest_framework.authtoken",
     "drf_spectacular",
+    "drf_spectacular_sidecar",
 ]
 AUTH_USER_MODEL = "capstan_workspaces.User"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
