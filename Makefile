@@ -24,6 +24,8 @@ run: $(BASE)
 	@$(PY) -m config.envfile
 	@exec $(PY) manage.py up --stop-with-parent
 
+# The suite starts more than a hundred processes; none of them compiles what another one has.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(DEV)
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 

@@ -40,3 +40,6 @@ if _worker := re.fullmatch(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", "")
     os.environ["REDIS_URL"] = re.sub(r"[?]db=\d+$", f"?db={int(_worker[1]) + 1}", os.environ["REDIS_URL"])
 
 from config.settings import *  # noqa: E402, F403
+from config.settings import INSTALLED_APPS  # noqa: E402
+
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.support.clearing"]
