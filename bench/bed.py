@@ -31,7 +31,7 @@ ROOT = HERE.parent
 DATABASE = os.environ.get("BENCH_DATABASE", "capstan_bench")
 REDIS = int(os.environ.get("BENCH_REDIS_DATABASE", "14"))
 QUIET = {"PYTHONWARNINGS": "ignore", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-# As in production: with DEBUG Django writes down every statement. No bench asks this model anything, so nobody is there.
+# As in production: with DEBUG Django writes down every statement. No bench asks this model anything.
 PRODUCTION = {
     "DEBUG": "false",
     "ALLOWED_HOSTS": "127.0.0.1",
@@ -88,14 +88,18 @@ def databases(*suffixes: str) -> Iterator[list[str]]:
             for name in names:
                 connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
 
-    drop()
-    try:
-        with psycopg.connect(server, autocommit=True) as connection:
-            for name in names:
-                connection.execute(f'CREATE DATABASE "{name}"'.encode())
-        yield [urlunsplit(urlsplit(server)._replace(path=f"/{name}")) for name in names]
-    finally:
+    with psycopg.connect(server, autocommit=True) as alone:
+        for name in [*names, redis_url(0)] if "" in suffixes else names:
+            # two runs on one of them would pull the ground from under each other
+            if alone.execute("SELECT pg_try_advisory_lock(hashtext(%s))", [f"bench {name}"]).fetchone() != (True,):
+                raise SystemExit(f"another bench runs on {name}: set BENCH_DATABASE and BENCH_REDIS_DATABASE")
         drop()
+        try:
+            for name in names:
+                alone.execute(f'CREATE DATABASE "{name}"'.encode())
+            yield [urlunsplit(urlsplit(server)._replace(path=f"/{name}")) for name in names]
+        finally:
+            drop()
 
 
 @contextmanager
@@ -134,12 +138,14 @@ def scratch() -> Iterator[Path]:
 class Processes:
     """Child processes, each with its own process group, killed together."""
 
-    def __init__(self, commands: Sequence[Sequence[str]], *, env: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, commands: Sequence[Sequence[str]], *, env: Mapping[str, str], log: Path, cwd: Path = HERE
+    ) -> None:
         self.log = log
         with log.open("ab") as out:
             self.all = [
                 subprocess.Popen(
-                    argv, cwd=HERE, env=dict(env), stdout=out, stderr=out, start_new_session=True, preexec_fn=_die_with_us
+                    argv, cwd=cwd, env=dict(env), stdout=out, stderr=out, start_new_session=True, preexec_fn=_die_with_us
                 )
                 for argv in commands
             ]
@@ -171,16 +177,19 @@ class Processes:
         return [_rss_mb(process.pid) for process in self.all]
 
     def cpu_s(self) -> float:
-        """User and system seconds so far, children included."""
-        groups = {process.pid for process in self.all}
-        total = 0.0
+        """User and system seconds of all of them so far, children included."""
+        return sum(self.cpu_of_each_s())
+
+    def cpu_of_each_s(self) -> list[float]:
+        """The same for each, in the order of the commands."""
+        groups = dict.fromkeys((process.pid for process in self.all), 0.0)
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 with suppress(OSError):
                     fields = (folder / "stat").read_text().rpartition(")")[2].split()
                     if int(fields[2]) in groups:
-                        total += (int(fields[11]) + int(fields[12])) * _TICK_S
-        return total
+                        groups[int(fields[2])] += (int(fields[11]) + int(fields[12])) * _TICK_S
+        return list(groups.values())
 
 
 def _die_with_us() -> None:
@@ -299,6 +308,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A Markdown table."""
     cells = [[str(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[place]) for row in cells) for place in range(len(head))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
+    lines = ["| " + " | ".join(row) + " |" for row in padded]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     print("\n".join(["", *lines, ""]), flush=True)
