@@ -244,15 +244,15 @@ def _without_stale_blocks(turns: list[PastTurn], *, cut: bool, model: str) -> li
 
 
 def _merged(messages: Sequence[LLMMessage]) -> list[LLMMessage]:
-    """Neighbours that speak with one voice become one message."""
+    """Neighbours of the user become one message; between two of the assistant he asks to go on."""
     out: list[LLMMessage] = []
     for message in messages:
         last = out[-1] if out else None
         if last is not None and message.role == last.role == "user":
             out[-1] = replace(last, content=f"{last.content}\n\n{message.content}")
-        elif last is not None and message.role == last.role == "assistant" and not last.tool_calls:
-            text = "\n\n".join(part for part in (last.content, message.content) if part)
-            out[-1] = replace(message, content=text, blocks=None)
+        elif last is not None and message.role == last.role == "assistant":
+            # A reply that the provider paused: the request behind it asked to go on, and stays as it was sent.
+            out += [LLMMessage("user", GO_ON), message]
         else:
             out.append(message)
     return out

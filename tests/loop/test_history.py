@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llm.types import LLMMessage, ProviderBlocks, ToolCall
-from loop.history import INTERRUPTED, PastTurn, Window, build_history, estimate_tokens, kept_turns
+from loop.history import GO_ON, INTERRUPTED, PastTurn, Window, build_history, estimate_tokens, kept_turns
 from tests.llm.samples import MODELS
 from tests.loop.dialects import blocks_of, broken_rules, payload
 
@@ -121,6 +121,17 @@ def test_ids_that_are_missing_or_taken_are_made_from_the_place_of_the_call():
 def test_a_message_without_an_answer_is_merged_with_the_next_question():
     turns = [PastTurn(1, (LLMMessage("user", "one"),)), PastTurn(2, (LLMMessage("user", "two"),))]
     assert [m.content for m in build_history(turns)] == ["one\n\ntwo"]
+
+
+def test_a_paused_reply_stays_as_it_was_sent_with_its_thinking():
+    """The request behind it asked to go on; what follows changes nothing in front of it."""
+    question, paused = LLMMessage("user", "go"), LLMMessage("assistant", "First half,", blocks=block("alpha"))
+    first = build_history([PastTurn(1, (question, paused))])
+    assert [(m.role, m.content) for m in first[1:]] == [("assistant", "First half,"), ("user", GO_ON)]
+    called = LLMMessage("assistant", tool_calls=(ToolCall(id="k", name="x", arguments={}),), blocks=block("alpha"))
+    going = build_history([PastTurn(1, (question, paused, called, LLMMessage("tool", "r", tool_call_id="k")))])
+    assert [replace(m, cache=False) for m in going[:3]] == [replace(m, cache=False) for m in first]
+    assert [m.blocks for m in going if m.role == "assistant"] == [block("alpha")] * 2
 
 
 def test_the_cache_mark_sits_on_the_last_complete_round_else_before_the_question():
