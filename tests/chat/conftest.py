@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from chat import services
 from chat.models import Conversation, Turn
 from chat.runner import run_turn
 from factory.agents import create_agent
+from factory.tiers import llm_settings
 from llm.testing import ScriptedLLM
 from prompt.types import Limits
 from tests.support.runs import make_user, make_workspace
@@ -67,3 +68,12 @@ def chat(transactional_db: None) -> Callable[..., Chat]:
         return Chat(user, workspace, conversation, ScriptedLLM(answers), tools, limits or Limits())
 
     return make
+
+
+@pytest.fixture
+def stand_in(settings: Any) -> Iterator[None]:
+    """Pages ask which model is connected; the stand-in is one for DEBUG alone."""
+    settings.DEBUG = True
+    llm_settings.cache_clear()
+    yield
+    llm_settings.cache_clear()

@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from chat.models import Message
+from chat.models import Conversation, Message
 from chat.preview import preview_of
 from llm.testing import call
 
@@ -44,17 +44,23 @@ def test_pages_of_the_admin(signed_in):
     assert "What the model gets" in text
     assert "Tell me &lt;b&gt;all&lt;/b&gt;" in text
     assert "cached up to here" in text
+    parts = preview_of(turn)
+    for part in parts:
+        assert f"{part.tokens} tokens" in text
+    assert f"{sum(part.tokens for part in parts)} tokens" in text
     for name in ("conversation", "turn", "message"):
         assert browser.get(reverse(f"admin:capstan_chat_{name}_changelist")).status_code == 200
         assert browser.get(reverse(f"admin:capstan_chat_{name}_add")).status_code == 403
 
 
-def test_a_conversation_shows_its_turns_and_offers_no_change(signed_in):
+def test_a_conversation_shows_its_turns_and_board_and_offers_no_change(signed_in):
     it, browser = signed_in
+    Conversation.objects.filter(pk=it.conversation.pk).update(board={"phase": "exploring <b>"})
     page = browser.get(reverse("admin:capstan_chat_conversation_change", args=[it.conversation.pk])).content.decode()
     turn = it.conversation.turns.get()
     assert "Tell me &lt;b&gt;all&lt;/b&gt;" in page
     assert "Done." in page
+    assert "exploring &lt;b&gt;" in page
     assert reverse("admin:capstan_chat_turn_change", args=[turn.pk]) in page
     assert 'name="_save"' not in page
     assert "Delete?" not in page

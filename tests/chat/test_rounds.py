@@ -16,6 +16,7 @@ from observability.models import AgentInteraction
 from plan.agent_tools import create_plan
 from plan.models import ExecutionPlan
 from prompt.types import Limits
+from tests.chat.page_rows import signed_in
 from tools.models import ToolExecution
 from tools.registry import Registry, tool
 from workspaces.models import Workspace
@@ -204,10 +205,14 @@ def test_cap_043_past_its_time_the_turn_asks_for_the_answer(chat, bench):
         (LLMResponse(content="", stop_reason="max_tokens"), "max_tokens", "cut off"),
     ],
 )
-def test_a_refusal_a_truncation_and_an_empty_answer_are_told_apart(chat, answer, stop_reason, notice):
+def test_a_refusal_a_truncation_and_an_empty_answer_are_shown_apart(chat, stand_in, answer, stop_reason, notice):
     turn = chat(answer).say("go")
     assert (turn.status, turn.stop_reason) == ("completed", stop_reason)
     assert notice in turn.notice
+    ended = Event.objects.get(stream=turn.stream_id, name="turn_ended")  # what the open page draws
+    assert ended.payload["notice"] == turn.notice
+    page = signed_in(turn.user).get(f"/c/{turn.conversation_id}/").content.decode()  # and one that is opened later
+    assert f'data-slot="notice">{turn.notice}</p>' in page
 
 
 def test_a_pause_goes_on(chat):

@@ -1,0 +1,89 @@
+"""Fifty chats and writes at once: no turn is told a snapshot older than the last commit before it began (CAP-038)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import pytest
+from django.db import connection, transaction
+from django.utils import timezone
+
+from chat import services
+from chat.runner import run_turn
+from context.models import ScopeVersion
+from context.registry import SnapshotScope, builders, snapshot_builder
+from factory.agents import create_agent
+from llm.testing import ScriptedLLM, When, say
+from tests.support.runs import make_user, make_workspace
+from workspaces.models import Workspace
+
+T = TypeVar("T")
+CHATS, WRITES = 50, 25
+
+
+@pytest.fixture
+def counted(redis: Any) -> Iterator[None]:
+    """The snapshot holds what the writers count up."""
+    kept = dict(builders)
+    builders.clear()
+
+    @snapshot_builder("count")
+    def count(scope: SnapshotScope) -> dict[str, Any]:
+        return {"n": int(Workspace.objects.values_list("name", flat=True).get(pk=scope.workspace.pk))}
+
+    yield
+    builders.clear()
+    builders.update(kept)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_fifty_chats_and_writes_at_once(counted: None) -> None:
+    user = make_user()
+    workspace = make_workspace(user)
+    Workspace.objects.filter(pk=workspace.pk).update(name="0")
+    keys = [services.create_conversation(user=user, workspace=workspace, now=timezone.now()).pk for _ in range(CHATS)]
+
+    def alone(work: Callable[[], T]) -> T:
+        try:
+            return work()
+        finally:
+            connection.close()
+
+    def write() -> None:
+        with transaction.atomic():
+            row = Workspace.objects.select_for_update().get(pk=workspace.pk)
+            Workspace.objects.filter(pk=row.pk).update(name=str(int(row.name) + 1))
+            ScopeVersion.objects.bump([workspace.pk])
+
+    def chat(key: Any) -> tuple[int, int]:
+        llm = ScriptedLLM([When(lambda request: True, say("ok"), times=None), "never"])
+        committed = int(Workspace.objects.values_list("name", flat=True).get(pk=workspace.pk))
+        turn = services.send_message(
+            conversation_id=key,
+            author=user,
+            text="How many?",
+            respond_async=False,
+            correlation_id="c",
+            now=timezone.now(),
+        )
+
+        def agents(name: str, *, mode: Any = "conversation", tier: Any = None) -> Any:
+            return create_agent(name, llm=llm, mode=mode, tier=tier)
+
+        assert run_turn(turn.pk, agents=agents, clock=timezone.now).status == "completed"
+        told = json.loads(llm.requests[0].messages[-1].content.split("<context>\n")[1].split("\n</context>")[0])
+        return committed, told["snapshot"]["count"]["n"]
+
+    with ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(alone, lambda key=key: chat(key)) for key in keys[: CHATS // 2]]
+        written = [pool.submit(alone, write) for _ in range(WRITES)]
+        asked += [pool.submit(alone, lambda key=key: chat(key)) for key in keys[CHATS // 2 :]]
+        pairs = [one.result(60) for one in asked]
+        for one in written:
+            one.result(60)
+    assert [pair for pair in pairs if pair[1] < pair[0]] == []
+    assert ScopeVersion.objects.current(workspace.pk) == WRITES
+    assert len({seen for _, seen in pairs}) > 1, "chats and writes ran at once"
