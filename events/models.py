@@ -88,15 +88,18 @@ def channel_of(stream_id: uuid.UUID) -> str:
 class Event(models.Model):
     """One durable event; (stream, seq) is its id on the wire."""
 
-    stream = models.ForeignKey(Stream, on_delete=models.CASCADE, related_name="events")
+    stream = models.ForeignKey(
+        Stream, on_delete=models.CASCADE, related_name="events", db_index=False
+    )  # one_event_a_seq
     seq = models.BigIntegerField()
     name = models.CharField(max_length=32)
     payload = models.JSONField(default=dict)
-    correlation_id = models.CharField(max_length=64, db_index=True)
+    correlation_id = models.CharField(max_length=64)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         ordering = ("stream", "seq")
+        indexes = (models.Index(fields=("correlation_id",), name="event_correlation"),)
         constraints = (models.UniqueConstraint(fields=("stream", "seq"), name="one_event_a_seq"),)
 
     def __str__(self) -> str:

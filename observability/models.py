@@ -26,7 +26,7 @@ class AgentInteraction(models.Model):
 
     workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="+")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
-    correlation_id = models.CharField(max_length=64, db_index=True)
+    correlation_id = models.CharField(max_length=64)
     owner_kind = models.CharField(max_length=8, choices=OwnerKind.choices)
     owner_id = models.BigIntegerField()
     conversation_id = models.UUIDField(null=True)
@@ -54,8 +54,13 @@ class AgentInteraction(models.Model):
     class Meta:
         indexes = (
             models.Index(fields=("owner_kind", "owner_id"), name="interaction_owner"),
-            models.Index(fields=("conversation_id",), name="interaction_conversation"),
-            models.Index(fields=("plan_id",), name="interaction_plan"),
+            models.Index(fields=("correlation_id",), name="interaction_correlation"),
+            models.Index(
+                fields=("conversation_id",),
+                condition=models.Q(conversation_id__isnull=False),
+                name="interaction_conversation",
+            ),
+            models.Index(fields=("plan_id",), condition=models.Q(plan_id__isnull=False), name="interaction_plan"),
         )
         constraints = (
             models.CheckConstraint(condition=models.Q(owner_kind__in=OwnerKind.values), name="interaction_owner_kind"),

@@ -81,6 +81,7 @@ class ExecutionPlan(LeasedRun):
 
     READY: ClassVar[str] = RunStatus.PENDING
     KIND: ClassVar[str] = "plan"
+    PARENTS: ClassVar[tuple[str, ...]] = ("owner", "workspace")
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="plans")
     identity = models.CharField(max_length=64)
@@ -249,7 +250,9 @@ class PlanStep(models.Model):
     may pass, such as a 429.
     """
 
-    plan = models.ForeignKey(ExecutionPlan, on_delete=models.CASCADE, related_name="steps")
+    plan = models.ForeignKey(
+        ExecutionPlan, on_delete=models.CASCADE, related_name="steps", db_index=False
+    )  # its constraints are indexes
     key = models.CharField(max_length=64)
     order = models.PositiveIntegerField()
     kind = models.CharField(max_length=10, choices=StepKind.choices, default=StepKind.LLM)
@@ -275,7 +278,9 @@ class PlanStep(models.Model):
     origin_id = models.BigIntegerField(
         null=True, blank=True
     )  # of a copy: the first step of the line; its calls keep their keys
-    copied_from = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    copied_from = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="+", db_index=False
+    )
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
 
@@ -283,7 +288,10 @@ class PlanStep(models.Model):
 
     class Meta:
         ordering = ("plan", "order")
-        indexes = (models.Index(fields=("plan", "order"), condition=Q(status="pending"), name="step_pending"),)
+        indexes = (
+            models.Index(fields=("plan", "order"), condition=Q(status="pending"), name="step_pending"),
+            models.Index(fields=("copied_from",), condition=Q(copied_from__isnull=False), name="step_copied_from"),
+        )
         constraints = (
             models.UniqueConstraint(fields=("plan", "key"), name="one_step_a_key"),
             models.UniqueConstraint(
@@ -311,7 +319,7 @@ class PlanStep(models.Model):
 class StepMessage(RunMessage):
     """The journal of an LLM step: its loop goes on from here after a crash (design § 2.3)."""
 
-    step = models.ForeignKey(PlanStep, on_delete=models.CASCADE, related_name="messages")
+    step = models.ForeignKey(PlanStep, on_delete=models.CASCADE, related_name="messages", db_index=False)
 
     class Meta:
         ordering = ("step", "round", "position")

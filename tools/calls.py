@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,14 +50,21 @@ class Pending:
     spec: ToolSpec
     started: float
 
+    def done_within(self, seconds: float) -> bool:
+        """Whether the call is back by then; waits no longer than that."""
+        try:
+            self.future.exception(timeout=max(0.0, seconds))
+        except TimeoutError:
+            return False
+        return True
+
     def outcome(self, *, late: str) -> Outcome:
         """Wait until the call ends or its time is up; what comes later is thrown away.
 
         Args:
             late: the ledger's status of a call that is not back in time.
         """
-        wait((self.future,), timeout=max(0.0, self.started + self.spec.timeout_s - time.monotonic()))
-        if not self.future.done():
+        if not self.done_within(self.started + self.spec.timeout_s - time.monotonic()):
             self.future.cancel()
             logger.warning("tool %s is not back after %g s", self.spec.name, self.spec.timeout_s)
             return _ended(self.started, refused(f"timed out after {self.spec.timeout_s:g} s"), late)
@@ -70,7 +77,8 @@ class Pending:
 
 def ended_at_once(batch: Sequence[Pending]) -> bool:
     """Whether all of them end within an instant: too short to give a connection back and ask for one again."""
-    return not wait([pending.future for pending in batch], timeout=INSTANT_S).not_done
+    until = time.monotonic() + INSTANT_S
+    return all(pending.done_within(until - time.monotonic()) for pending in batch)
 
 
 def start_read(spec: ToolSpec, values: Mapping[str, Any], context: ToolContext) -> Pending:

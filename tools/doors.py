@@ -120,10 +120,10 @@ def run_call(
         executor_of: builds the executor of the call's identity and mode.
         suspect: take only a call whose last attempts came to nothing.
     """
-    claim: Claim | None = ToolCallRun.objects.claim(call_id, owner=owner_name(), suspect=suspect)
+    claim: Claim[ToolCallRun] | None = ToolCallRun.objects.claim(call_id, owner=owner_name(), suspect=suspect)
     if claim is None:
         return None
-    call = ToolCallRun.objects.select_related("user", "workspace").get(pk=call_id)
+    call = claim.run
     with correlated(call.correlation_id):
         try:
             return _Call(executor_of(call), call, RunRef.of(call, claim), clock, ports or {}).run(call.arguments)

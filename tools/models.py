@@ -159,9 +159,7 @@ class ToolExecution(models.Model):
     cached = models.BooleanField(default=False)
     scope_version = models.BigIntegerField(null=True)  # of the workspace before a plan's read; null: not to be reused
     told_tokens = models.PositiveIntegerField(default=0)  # about how much of the result the model was given
-    approval = models.ForeignKey(
-        "Approval", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False
-    )
+    approval = models.ForeignKey("Approval", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False)
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True)
 
@@ -364,6 +362,7 @@ class ToolCallRun(LeasedRun):
 
     READY: ClassVar[str] = RunStatus.QUEUED
     KIND: ClassVar[str] = "call"
+    PARENTS: ClassVar[tuple[str, ...]] = ("user", "workspace")
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     identity = models.CharField(max_length=64)

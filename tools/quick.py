@@ -10,8 +10,6 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connection
-from django.db.backends.postgresql.base import ServerBindingCursor
 from psycopg.types.numeric import Int8
 
 from context.models import ScopeVersion
@@ -23,6 +21,7 @@ from tools.errors import InvalidArguments
 from tools.executor import ToolExecutor
 from tools.exposure import refusal
 from tools.policies import Checked
+from tools.prepared import Prepared
 from tools.settings import tool_settings
 from tools.types import ToolContext
 from workspaces.models import Membership, User
@@ -31,6 +30,7 @@ from workspaces.models import Membership, User
 MAY_READ = f"""EXISTS (SELECT 1 FROM {Membership._meta.db_table} m JOIN {User._meta.db_table} u ON u.id = m.user_id
     WHERE m.user_id = %(l1)s AND m.workspace_id = %(l0)s AND u.is_active), COALESCE((SELECT v.version
     FROM {ScopeVersion._meta.db_table} v WHERE v.workspace_id = %(l0)s), 0)"""  # noqa: S608
+_ASKED = Prepared(f"SELECT {MAY_READ}")
 RESULT_CHARS = 8_000  # of a result that is written in the one statement
 
 
@@ -116,10 +116,6 @@ def ledger_columns(checked: Checked, context: ToolContext, outcome: Outcome) -> 
 
 def ask(context: ToolContext) -> MayRead:
     """What the database says now."""
-    connection.ensure_connection()
-    raw: Any = connection
-    binding: Any = ServerBindingCursor
-    with raw._prepare_cursor(binding(raw.connection)) as cursor:
-        cursor.execute(f"SELECT {MAY_READ}", {"l0": Int8(context.workspace.pk), "l1": Int8(context.user.pk)})
-        member, version = cursor.fetchone()
-    return MayRead(member=member, scope_version=version)
+    row = _ASKED.row({"l0": Int8(context.workspace.pk), "l1": Int8(context.user.pk)})
+    assert row is not None
+    return MayRead(member=row[0], scope_version=row[1])

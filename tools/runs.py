@@ -15,15 +15,18 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Self, TypeVar
+from functools import cache
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from django.conf import settings
 from django.db import connection, models
 from django.db.models.functions import Now
+from psycopg.types.numeric import Int4, Int8
 
 from events.models import Stream
 from llm.errors import LLMCancelled
 from tools.errors import LeaseLost
+from tools.prepared import Prepared, columns_of, instance_of
 from workspaces.models import Workspace
 from workspaces.scoping import ScopedQuerySet
 
@@ -63,15 +66,6 @@ def database_now() -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """A lease that was won: only the holder of `fence` may write the run."""
-
-    pk: int
-    fence: int
-    attempts: int
-
-
-@dataclass(frozen=True, slots=True)
 class Due:
     """A run that should be sent to a worker."""
 
@@ -82,31 +76,52 @@ class Due:
 R = TypeVar("R", bound="LeasedRun")
 
 
+@dataclass(frozen=True, slots=True)
+class Claim(Generic[R]):
+    """A lease that was won: only the holder of its fence may write the run.
+
+    Args:
+        run: as it was taken, the rows it names as `PARENTS` loaded with it.
+    """
+
+    run: R
+
+    @property
+    def pk(self) -> int:
+        pk: int = self.run.pk
+        return pk
+
+    @property
+    def fence(self) -> int:
+        return self.run.fence
+
+    @property
+    def attempts(self) -> int:
+        return self.run.attempts
+
+
 class LeasedRunQuerySet(ScopedQuerySet[R]):
     """One method an arrow, one UPDATE a method."""
 
-    def claim(self, pk: int, *, owner: str, suspect: bool = False) -> Claim | None:
+    def claim(self, pk: int, *, owner: str, suspect: bool = False) -> Claim[R] | None:
         """Take a free run; None when it is not free, of the other kind, or past its attempts (CAP-052).
 
         Args:
             owner: names this process in logs and the admin.
             suspect: claim only runs whose last attempts came to nothing; False: only the others.
         """
-        table, lease = self.model._meta.db_table, settings.CAPSTAN_LEASE_SECONDS
-        with connection.cursor() as cursor:
-            cursor.execute(
-                f"""UPDATE {table} SET status = 'running', lease_owner = %s,
-                        lease_until = clock_timestamp() + %s * interval '1 second', fence = fence + 1,
-                        attempts = attempts + 1, not_before = NULL, dispatched_at = NULL, dispatches = 0,
-                        started_at = COALESCE(started_at, clock_timestamp())
-                    WHERE id = %s AND attempts < %s AND (attempts >= %s) = %s AND cancel_requested_at IS NULL
-                      AND (status IN (%s, 'waiting_retry') AND (not_before IS NULL OR not_before <= clock_timestamp())
-                           OR status = 'running' AND lease_until < clock_timestamp())
-                    RETURNING fence, attempts""",  # noqa: S608
-                [owner, lease, pk, MAX_ATTEMPTS, SUSPECT_ATTEMPTS, suspect, self.model.READY],
-            )
-            row = cursor.fetchone()
-        return Claim(pk=pk, fence=row[0], attempts=row[1]) if row else None
+        row = _claiming(self.model).row(
+            {
+                "owner": owner,
+                "lease": float(settings.CAPSTAN_LEASE_SECONDS),
+                "pk": Int8(pk),
+                "most": Int4(MAX_ATTEMPTS),
+                "some": Int4(SUSPECT_ATTEMPTS),
+                "suspect": suspect,
+                "ready": str(self.model.READY),
+            }
+        )
+        return None if row is None else Claim(instance_of(self.model, row, parents=self.model.PARENTS))
 
     def hold(self, pk: int, *, fence: int, progress: bool = True, despite_cancel: bool = False) -> None:
         """Prove that the caller still owns the run, and renew the lease; the last statement of every unit.
@@ -232,13 +247,36 @@ class LeasedRunQuerySet(ScopedQuerySet[R]):
         return self.filter(unowned | silent, cancel_requested_at__isnull=False)
 
 
+@cache
+def _claiming(model: type[LeasedRun]) -> Prepared:
+    parents = [(model._meta.get_field(name), f"p{place}") for place, name in enumerate(model.PARENTS)]
+    tables = ", ".join(f"{field.related_model._meta.db_table} {alias}" for field, alias in parents)
+    joined = "".join(f" AND {alias}.id = r.{field.column}" for field, alias in parents)
+    returned = [columns_of(model, "r"), *(columns_of(field.related_model, alias) for field, alias in parents)]
+    return Prepared(
+        f"""UPDATE {model._meta.db_table} r SET status = 'running', lease_owner = %(owner)s,
+                lease_until = clock_timestamp() + %(lease)s * interval '1 second', fence = r.fence + 1,
+                attempts = r.attempts + 1, not_before = NULL, dispatched_at = NULL, dispatches = 0,
+                started_at = COALESCE(r.started_at, clock_timestamp())
+            {"FROM " + tables if tables else ""}
+            WHERE r.id = %(pk)s AND r.attempts < %(most)s AND (r.attempts >= %(some)s) = %(suspect)s
+              AND r.cancel_requested_at IS NULL
+              AND (r.status IN (%(ready)s, 'waiting_retry')
+                     AND (r.not_before IS NULL OR r.not_before <= clock_timestamp())
+                   OR r.status = 'running' AND r.lease_until < clock_timestamp()){joined}
+            RETURNING {", ".join(returned)}"""  # noqa: S608
+    )
+
+
 class LeasedRun(models.Model):
     """What a turn and a plan have in common: a status, a lease with its fence, and what the sweep reads.
 
-    `attempts` counts claims since the last progress. `READY` is the status a fresh or handed-back run has.
+    `attempts` counts claims since the last progress. `READY` is the status a fresh or handed-back run has. `PARENTS`
+    are foreign keys, never null, whose rows a claim brings along.
     """
 
     READY: ClassVar[str]
+    PARENTS: ClassVar[tuple[str, ...]] = ()
     KIND: ClassVar[str]
 
     workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="+")
@@ -279,7 +317,7 @@ class RunRef:
     correlation_id: str
 
     @classmethod
-    def of(cls, run: LeasedRun, claim: Claim) -> RunRef:
+    def of(cls, run: LeasedRun, claim: Claim[Any]) -> RunRef:
         return cls(
             model=type(run),
             pk=run.pk,

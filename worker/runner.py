@@ -69,7 +69,7 @@ def execute_plan(
     claim = ExecutionPlan.objects.claim(plan_id, owner=owner_name(), suspect=suspect)
     if claim is None:
         return Left.NOT_FREE
-    plan = ExecutionPlan.objects.select_related("owner", "workspace").get(pk=plan_id)
+    plan = claim.run
     with correlated(plan.correlation_id):
         ride = _Ride(plan, RunRef.of(plan, claim), agents, clock, suspect, time.monotonic() + slice_s)
         left = ride.drive()

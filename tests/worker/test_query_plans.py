@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.db import connection
 from django.db.models import Model
-from django.test.utils import CaptureQueriesContext
 
 from plan import hot, steering
 from plan.models import ExecutionPlan, PlanStep
@@ -54,15 +54,22 @@ def plan() -> ExecutionPlan:
 
 def explained(work: Callable[[], object]) -> str:
     """The plans of every statement that `work` makes on plans and steps."""
-    with CaptureQueriesContext(connection) as captured:
+    seen: list[tuple[str, Any]] = []
+
+    def note(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        if "capstan_plan_" in sql and not sql.startswith(("SAVEPOINT", "RELEASE")):
+            seen.append((sql, params))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(note):
         work()
     told = []
     with connection.cursor() as cursor:
-        for query in captured:
-            sql = query["sql"]
-            if "capstan_plan_" not in sql or sql.startswith(("SAVEPOINT", "RELEASE")):
-                continue
-            cursor.execute(f"EXPLAIN (GENERIC_PLAN) {sql.replace('%', '%%')}" if "$1" in sql else f"EXPLAIN {sql}")
+        for sql, params in seen:
+            if "$1" in sql:
+                cursor.execute(f"EXPLAIN (GENERIC_PLAN) {sql}")
+            else:
+                cursor.execute(f"EXPLAIN {sql}", params)
             told.append("\n".join(row[0] for row in cursor.fetchall()))
     assert told, "no statement was seen"
     return "\n\n".join(told)

@@ -1,0 +1,93 @@
+"""A hot statement, prepared by the server and sent through Django's connection."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+from django.db import DEFAULT_DB_ALIAS, connection
+from django.db.models import Field, Model
+from psycopg.raw_cursor import RawCursor
+
+M = TypeVar("M", bound=Model)
+_NAMED = re.compile(r"%\((\w+)\)s")
+
+
+class Prepared:
+    """One statement whose parsing and planning are paid once a connection (`prepare_threshold` of the settings).
+
+    Django's error classes and query log stay; psycopg neither splits the text nor looks for parameters at each call.
+
+    Args:
+        text: SQL with `%(name)s` for each parameter. Give whole numbers as `Int8`: the type of a plain `int` follows
+            its size, and every mix of types is prepared apart.
+    """
+
+    __slots__ = ("names", "text")
+
+    def __init__(self, text: str) -> None:
+        places: dict[str, int] = {}
+        self.text = _NAMED.sub(lambda named: f"${places.setdefault(named[1], len(places) + 1)}", " ".join(text.split()))
+        self.names = tuple(places)
+
+    def row(self, params: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """The first row that the statement returns; None: there is none.
+
+        Raises:
+            KeyError: a parameter is missing.
+        """
+        connection.ensure_connection()
+        raw: Any = connection
+        cursor_class: Any = RawCursor
+        with raw._prepare_cursor(cursor_class(raw.connection)) as cursor:
+            cursor.execute(self.text, [params[name] for name in self.names])
+            found: tuple[Any, ...] | None = cursor.fetchone()
+        return found
+
+
+def columns_of(model: type[Model], alias: str) -> str:
+    """Every column of a model, for a statement's RETURNING or SELECT."""
+    return ", ".join(f'{alias}."{field.column}"' for field in _fields(model))
+
+
+def instance_of(
+    model: type[M], row: Sequence[Any], *, names: Sequence[str] | None = None, parents: Sequence[str] = ()
+) -> M:
+    """The instance that a row holds, read as the ORM reads it.
+
+    Args:
+        row: the values of `columns_of(model)`, then those of each parent; or of the fields that `names` names.
+        names: attribute names; the other fields are deferred. None: all fields.
+        parents: foreign keys whose rows follow, none of them null.
+    """
+    fields = _fields(model) if names is None else _named(model, tuple(names))
+    found = model.from_db(DEFAULT_DB_ALIAS, [f.attname for f in fields], _values(fields, row))
+    start = len(fields)
+    for name in parents:
+        field: Any = model._meta.get_field(name)
+        parent: type[Model] = field.related_model
+        own = _fields(parent)
+        values = _values(own, row[start : start + len(own)])
+        setattr(found, name, parent.from_db(DEFAULT_DB_ALIAS, [f.attname for f in own], values))
+        start += len(own)
+    return found
+
+
+def _values(fields: Sequence[Field[Any, Any]], row: Sequence[Any]) -> list[Any]:
+    return [
+        field.from_db_value(value, None, connection) if hasattr(field, "from_db_value") else value
+        for field, value in zip(fields, row, strict=False)
+    ]
+
+
+@cache
+def _fields(model: type[Model]) -> tuple[Field[Any, Any], ...]:
+    return tuple(model._meta.concrete_fields)
+
+
+@cache
+def _named(model: type[Model], names: tuple[str, ...]) -> tuple[Field[Any, Any], ...]:
+    by_name = {field.attname: field for field in model._meta.concrete_fields}
+    return tuple(by_name[name] for name in names)
