@@ -1,17 +1,20 @@
-"""Try each tier's model with a one-token call (CAP-122)."""
+"""Try each tier's model with short calls: does it answer, stream, call a tool, follow a schema (CAP-122)."""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from factory.tiers import llm_settings, model_problems
 from llm.adapters import build
-from llm.errors import LLMError, LLMTruncated
+from llm.errors import LLMError, LLMTruncated, StructuredError
+from llm.ports import BaseLLM
 from llm.settings import TIERS, LLMSettings
+from llm.structured import extract
 from llm.types import LLMMessage, ModelRequest, TextDelta, ToolSchema
 
 CURES = {
@@ -22,15 +25,24 @@ CURES = {
     "llm.model_not_found": "it has no such model; choose one that it lists in LLM_TIER_{tier}",
     "llm.quota_exhausted": "the account has no credit left",
 }
-PING: ToolSchema = {
-    "name": "ping",
-    "description": "Answer a ping.",
-    "input_schema": {"type": "object", "properties": {}},
+TOOLS_WIDTH = 28
+ROOM_TOKENS = 512  # for an answer; a model may think before it calls
+CUT = f"accepted, but cut at {ROOM_TOKENS} tokens"
+SAY_BACK: ToolSchema = {
+    "name": "say_back",
+    "description": "Say a word back to the user.",
+    "input_schema": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+}
+OK_SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
 }
 
 
 class Command(BaseCommand):
-    help = "Try each tier's model: one short call, and what the model can do."
+    help = "Try each tier's model with short calls, and say what it can do."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -44,7 +56,9 @@ class Command(BaseCommand):
         self._check_ids(chosen)
         if start:
             return
-        self.stdout.write(f"{'tier':<10} {'provider':<10} {'model':<32} {'ms':>6}  streaming  tools  structured")
+        self.stdout.write(
+            f"{'tier':<10} {'provider':<10} {'model':<32} {'ms':>6}  streaming  {'tools':<{TOOLS_WIDTH}}  structured"
+        )
         failed = False
         for tier in TIERS:
             try:
@@ -90,30 +104,45 @@ def _row(chosen: LLMSettings, tier: Any, model: str) -> str:
     llm = build(chosen, model)
     deltas: list[str] = []
     began = time.monotonic()
-    question = (LLMMessage(role="user", content="Say ok."),)
     with contextlib.suppress(LLMTruncated):  # it answers; that is what was asked
         llm.call(
-            ModelRequest(messages=question, max_tokens=16),
+            ModelRequest(messages=_asked("Say ok."), max_tokens=16),
             on_event=lambda event: deltas.append(event.text) if isinstance(event, TextDelta) else None,
         )
     latency = int((time.monotonic() - began) * 1000)
-    tools = _can(lambda: llm.call(ModelRequest(messages=question, tools=(PING,), max_tokens=64)))
-    schema = {
-        "type": "object",
-        "properties": {"ok": {"type": "boolean"}},
-        "required": ["ok"],
-        "additionalProperties": False,
-    }
-    structured = _can(lambda: llm.call(ModelRequest(messages=question, response_schema=schema, max_tokens=64)))
-    streaming = "yes" if deltas else "no"
-    return f"{tier:<10} {chosen.provider:<10} {model:<32} {latency:>6}  {streaming:<9}  {tools:<5}  {structured}"
+    streaming, tools, structured = "yes" if deltas else "no", _can(_calls, llm), _can(_follows, llm)
+    shown = f"{tier:<10} {chosen.provider:<10} {model:<32} {latency:>6}  {streaming:<9}"
+    return f"{shown}  {tools:<{TOOLS_WIDTH}}  {structured}"
 
 
-def _can(call: Any) -> str:
-    try:
-        call()
-    except LLMTruncated:
+def _asked(text: str) -> tuple[LLMMessage]:
+    return (LLMMessage(role="user", content=text),)
+
+
+def _calls(llm: BaseLLM) -> str:
+    """Whether the model calls a tool that it is told to call, as a turn offers one."""
+    told = _asked("Call the tool say_back with the word 'ready'. Answer with the call alone.")
+    answer = llm.call(ModelRequest(messages=told, tools=(SAY_BACK,), max_tokens=ROOM_TOKENS))
+    if any(call["name"] == SAY_BACK["name"] for call in answer.tool_calls or ()):
         return "yes"
+    return CUT if answer.stop_reason == "max_tokens" else "accepted, but did not call"
+
+
+def _follows(llm: BaseLLM) -> str:
+    """Whether the model's answer follows a schema."""
+    told = _asked('Answer with this JSON and nothing else: {"ok": true}')
+    answer = llm.call(ModelRequest(messages=told, response_schema=OK_SCHEMA, max_tokens=ROOM_TOKENS))
+    try:
+        extract(answer.content, OK_SCHEMA)
+    except StructuredError:
+        return CUT if answer.stop_reason == "max_tokens" else "accepted, but did not follow"
+    return "yes"
+
+
+def _can(probe: Callable[[BaseLLM], str], llm: BaseLLM) -> str:
+    try:
+        return probe(llm)
+    except LLMTruncated:
+        return CUT
     except LLMError as exc:
         return f"no ({exc.code})"
-    return "yes"
