@@ -14,7 +14,7 @@ from config.embedded import servers_of
 from config.environment import Environment
 from config.logs import logging_settings
 from config.state import Servers, StateFolder
-from config.tool_settings import approvals_from, tools_from
+from config.tool_settings import approvals_from, limits_from, tools_from
 
 django_stubs_ext.monkeypatch()  # lets generic Django classes be subscripted at run time
 
@@ -175,6 +175,7 @@ globals().update(
 
 CAPSTAN_TOOLS = tools_from(env)
 CAPSTAN_APPROVALS = approvals_from(env)
+CAPSTAN_LIMITS = limits_from(env)
 
 # What every member of a workspace may do there; all other writes take a group or a permission of the user's own.
 CAPSTAN_MEMBER_PERMISSIONS = ("capstan_plan.add_executionplan",)

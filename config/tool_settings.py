@@ -1,14 +1,15 @@
-"""`CAPSTAN_TOOLS` from the environment: caps, approvals, budgets, and which MCP servers may be started or reached."""
+"""`CAPSTAN_TOOLS` from the environment: caps, approvals, budgets, MCP servers; and the limits of agents."""
 
 from __future__ import annotations
 
 import ipaddress
 import json
+from dataclasses import fields
 from decimal import Decimal, InvalidOperation
 from typing import Any, get_args
 
 from config.environment import Environment
-from prompt.types import ApprovalPolicy
+from prompt.types import ApprovalPolicy, Limits
 from tools.settings import McpCommand
 from workspaces.errors import ConfigurationError
 
@@ -48,6 +49,29 @@ def approvals_from(env: Environment) -> dict[str, dict[str, str]]:
         if not isinstance(tools, dict) or not all(policy in POLICIES for policy in tools.values()):
             raise ConfigurationError(setting="TOOL_APPROVALS", hint=hint)
     return approvals
+
+
+def limits_from(env: Environment) -> dict[str, dict[str, Any]]:
+    """How far one turn or step of an agent may go, by agent and the names of `prompt.types.Limits` (CAP-043).
+
+    Raises:
+        ConfigurationError: the value does not parse, or a limit has no such name or makes no sense.
+    """
+    return {agent: _limits(agent, values) for agent, values in _object(env, "AGENT_LIMITS").items()}
+
+
+def _limits(agent: str, values: Any) -> dict[str, Any]:
+    known = {field.name: field.default for field in fields(Limits)}
+    hint = f'write {{"planner": {{"iterations": 10, "cost_usd": 0.5}}}}; the limits are {", ".join(known)}.'
+    if not isinstance(values, dict) or values.keys() - known.keys():
+        raise ConfigurationError(setting="AGENT_LIMITS", hint=hint)
+    for name, value in values.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST
+        whole = isinstance(known[name], int) or name == "tokens"
+        if not number or (whole and value != int(value)):
+            kind = "whole number" if whole else "number"
+            raise ConfigurationError(setting="AGENT_LIMITS", hint=f"{name} of {agent!r} takes a {kind} above 0.")
+    return {name: Decimal(str(value)) if name == "cost_usd" else value for name, value in values.items()}
 
 
 def _limit(env: Environment, name: str) -> int | None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
+from django.core.checks import run_checks
 
 from config.environment import Environment
-from config.tool_settings import approvals_from, tools_from
+from config.tool_settings import approvals_from, limits_from, tools_from
+from factory.identities import identity
+from prompt.types import Limits
 from tools.settings import McpCommand, ToolSettings
 from workspaces.errors import ConfigurationError
 
@@ -46,6 +50,43 @@ def test_approvals_are_named_by_agent_and_tool() -> None:
     for value in ('{"planner": "call"}', '{"planner": {"a": "sometimes"}}'):
         with pytest.raises(ConfigurationError, match="TOOL_APPROVALS"):
             approvals_from(Environment({"TOOL_APPROVALS": value}))
+
+
+def test_limits_are_named_by_agent(settings: Any) -> None:
+    assert limits_from(Environment({})) == {}
+    given = Environment({"AGENT_LIMITS": '{"planner": {"iterations": 15, "turn_seconds": 2.5, "cost_usd": 0.5}}'})
+    assert limits_from(given) == {"planner": {"iterations": 15, "turn_seconds": 2.5, "cost_usd": Decimal("0.5")}}
+    settings.CAPSTAN_LIMITS = limits_from(given)
+    assert identity("planner").limits == Limits(iterations=15, turn_seconds=2.5, cost_usd=Decimal("0.5"))
+    assert identity("field").limits == Limits()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[]",
+        '{"planner": 3}',
+        '{"planner": {"rounds": 3}}',
+        '{"planner": {"iterations": 0}}',
+        '{"planner": {"iterations": true}}',
+        '{"planner": {"tokens": 1.5}}',
+        '{"planner": {"cost_usd": "free"}}',
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_named(value: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        limits_from(Environment({"AGENT_LIMITS": value}))
+    assert caught.value.details["setting"] == "AGENT_LIMITS"
+
+
+def test_a_setting_for_an_agent_that_there_is_not_stops_the_start(settings: Any) -> None:
+    settings.CAPSTAN_LIMITS = {"plannr": {"iterations": 3}, "planner": {"iterations": 3}}
+    [problem] = run_checks(tags=["agents"])
+    assert (problem.id, "AGENT_LIMITS" in problem.msg, "planner" in (problem.hint or "")) == (
+        "factory.E002",
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
