@@ -130,6 +130,7 @@ def test_a_question_is_answered_in_the_dark_and_on_a_telephone(stack: Stack, rea
     expect(page.get_by_label("Message", exact=True)).to_be_focused()
     ask(page, REQUEST)
     expect(page.locator(".plan")).to_have_attribute("data-status", "completed", timeout=PLAN_S)
+    page.locator(".turn").last.evaluate("(each) => each.scrollIntoView({ block: 'start' })")
     shot(page, "chat-dark")
     colours = page.evaluate("[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]")
     assert brightness(colours[0]) < 60 < 200 < brightness(colours[1])

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from events.models import EventRecord, Stream
 from events.types import EventName
 from llm.testing import Gate, When, held, say, user_said
-from plan import services, steering
+from plan import services
 from plan.adapting import adapt_plan
 from plan.models import ExecutionPlan, PlanStep
 from plan.types import StepChange, StepSpec
@@ -53,19 +53,23 @@ def owner(transactional_db: None) -> User:
 
 @pytest.fixture
 def opened(browser: Browser, processes: Processes, owner: User) -> Iterator[Open]:
-    """Opens a plan's page as its owner."""
-    _, url = processes.web()
-    cookie = {"name": "sessionid", "value": session_of(owner), "url": url, "sameSite": "Lax"}
-    reader = Reader(browser, {"cookies": [cookie], "origins": []})
+    """Opens a plan's page as its owner; the first time a web process is started, with `environment`."""
+    readers: list[tuple[str, Reader]] = []
 
-    def open_page(plan: ExecutionPlan, **options: Any) -> Page:
+    def open_page(plan: ExecutionPlan, *, environment: dict[str, str] | None = None, **options: Any) -> Page:
+        if not readers:
+            _, url = processes.web(environment=environment)
+            cookie = {"name": "sessionid", "value": session_of(owner), "url": url, "sameSite": "Lax"}
+            readers.append((url, Reader(browser, {"cookies": [cookie], "origins": []})))
+        url, reader = readers[0]
         page = reader.open(f"{url}/plans/{plan.pk}/", **options)
         expect(page.locator(".node").first).to_be_attached()
         return page
 
     yield open_page
-    reader.close()
-    assert reader.complaints == []
+    for _, reader in readers:
+        reader.close()
+        assert reader.complaints == []
 
 
 def branching(owner: User, **columns: Any) -> ExecutionPlan:
@@ -133,7 +137,7 @@ def test_a_plan_is_drawn_live_while_it_runs_and_after_it_was_adapted(
     }
     script = [When(user_said(action), held(gates[key], say(text))) for key, (action, text) in answers.items()]
     model = openai_loopback(*script, When(user_said("Try it"), say("It holds.")))
-    page = opened(plan)
+    page = opened(plan, environment=model.environment())
     page.evaluate("window.mark = 'the same page'")
     assert states(page) == dict.fromkeys(["survey", "models", "views", "design", "sum-up"], "pending")
     assert edges(page) == {
@@ -249,7 +253,11 @@ def test_waits_failures_and_skipped_steps_are_told_apart_without_colours(opened:
 
     move(views, lambda: steps.fail(views.pk, error="still 429"), error="still 429")
     expect(row(page, "views")).to_contain_text("Failed")
-    steering.cancel_plan(plan_id=plan.pk)
+    with intervention(ExecutionPlan, plan.pk) as change:
+        arrow = services.failed(change.run, error="no budget is left", step="views", events=change)
+        assert ExecutionPlan.objects.move(plan.pk, frm={"pending"}, to=arrow.to, **arrow.columns)
+    expect(page.locator(".plan > [data-slot=error]")).to_have_text("step views: no budget is left")
+    expect(page.locator('[data-step="survey"] [data-slot=error]')).to_be_hidden()
     expect(row(page, "design")).to_have_attribute("data-status", "skipped")
     page.get_by_role("tab", name="Graph").click()
     expect(node(page, "design")).to_contain_text("Skipped")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.contrib.auth.models import Group, Permission
 
+from plan import services
+from plan.models import ExecutionPlan, PlanStep
 from plan.queries import graph, plan_detail, visible_plan, visible_plans
 from tests.support.plans import agents_on, hold_plan, llm_step, run_plan
 from tests.support.runs import make_user, make_workspace
+from tools.units import intervention
 from workspaces.errors import NotVisible
 
 pytestmark = pytest.mark.django_db
@@ -47,3 +52,39 @@ def test_a_plan_shows_its_steps_with_their_syntheses(scripted_llm, django_assert
         ("c", 1, 0),
     ]
     assert drawn["edges"] == [{"from": "a", "to": "c"}, {"from": "b", "to": "c"}]
+
+
+def test_a_graph_says_when_its_steps_waited_and_what_they_are(django_assert_num_queries):
+    plan = hold_plan(llm_step("a", is_critical=False), llm_step("b", reads=()), llm_step("c"))
+    other = hold_plan(llm_step("a"), owner=plan.owner, workspace=plan.workspace)
+    step = PlanStep.objects.get(plan=plan, key="a")
+
+    def move(arrow: str, **columns: object) -> None:
+        with intervention(ExecutionPlan, plan.pk) as change:
+            assert getattr(PlanStep.objects, arrow)(step.pk, **columns)
+            step.refresh_from_db()
+            services.record_step(step, events=change)
+
+    move("start")
+    move("wait_for_retry", seconds=0, error="429")
+    PlanStep.objects.retry_due(plan.pk)
+    move("start")
+    move("wait_for_approval")
+    plan.refresh_from_db()
+    with django_assert_num_queries(2):
+        drawn = graph(plan)
+    first, second, _ = drawn["nodes"]
+    assert [(wait["status"], wait["until"] is None) for wait in first["waits"]] == [
+        ("waiting_retry", False),
+        ("waiting_approval", True),
+    ]
+    assert first["waits"][0]["since"] < first["waits"][0]["until"] <= first["waits"][1]["since"]
+    assert (first["is_critical"], second["is_critical"], second["waits"]) == (False, True, [])
+    assert graph(other)["nodes"][0]["waits"] == []
+    with intervention(ExecutionPlan, plan.pk) as change:
+        services.cancelled(plan, events=change)
+    ExecutionPlan.objects.move(
+        plan.pk, frm={"pending"}, to="cancelled", ended_at=first["waits"][1]["since"] + timedelta(seconds=5)
+    )
+    plan.refresh_from_db()
+    assert graph(plan)["nodes"][0]["waits"][1]["until"] == plan.ended_at

@@ -7,7 +7,7 @@ import { isOpen } from "./plan-model.js";
 import { fitted, keep, lines, mark, measured, onFrame, set, svg } from "./svg.js";
 
 const HEIGHT = 86; // of a step
-const WIDTHS = { least: 150, most: 248 };
+const WIDTHS = { least: 132, beside: 150, most: 248 };
 const BETWEEN = { along: { least: 36, most: 64 }, down: 40, beside: 18 }; // layers side by side, below each other; steps of a layer
 const EDGE = 10; // of the drawing
 const MOST_EDGES = 5_000;
@@ -87,7 +87,7 @@ export class Graph {
   measure(room) {
     const { layers, width } = this.plan;
     const { least, most } = BETWEEN.along;
-    this.sideways = layers * WIDTHS.least + (layers - 1) * least <= room && (layers > 1 || width <= 1);
+    this.sideways = layers * WIDTHS.beside + (layers - 1) * least <= room && (layers > 1 || width <= 1);
     if (this.sideways) {
       this.step = Math.min(WIDTHS.most, (room - (layers - 1) * least) / layers);
       this.gap = layers > 1 ? Math.min(most, (room - layers * this.step) / (layers - 1)) : 0;
@@ -163,7 +163,8 @@ export class Graph {
     const took = this.model.took(step);
     const timed = took !== null && (isOpen(step) || step.ended !== null) && step.status !== "skipped" && !step.status.startsWith("waiting");
     const time = timed ? ` · ${short(took, isOpen(step))}` : "";
-    element.textContent = fitted(`${WORDS[step.status] ?? words(step.status)}${time}`, this.step - 46, FONTS.state);
+    const word = WORDS[step.status] ?? words(step.status), room = this.step - 46;
+    element.textContent = measured(word + time, FONTS.state) <= room ? word + time : fitted(word, room, FONTS.state);
   }
 
   // -- what changes

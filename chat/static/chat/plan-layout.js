@@ -2,6 +2,7 @@
 // All in units: a layer has the number `layer`, a place across the layers is `at`, one step being 1 wide.
 
 const BEND = 0.3; // how wide an edge is where it passes a layer
+const YIELDING = 0.05; // how much a passing edge weighs beside a step
 const MOST_BENDS = 4_000; // past it long edges go straight
 const SWEEPS = 8;
 
@@ -139,16 +140,16 @@ function spread(layer, wish) {
   layer.forEach((item, number) => {
     if (number) offset += (layer[number - 1].size + item.size) / 2;
     item.offset = offset;
-    blocks.push({ sum: wish(item) - offset, count: 1 });
-    while (blocks.length > 1 && blocks.at(-2).sum / blocks.at(-2).count > blocks.at(-1).sum / blocks.at(-1).count) {
-      const { sum, count } = blocks.pop();
-      blocks.at(-1).sum += sum;
-      blocks.at(-1).count += count;
+    const weight = item.size === 1 ? 1 : YIELDING;
+    blocks.push({ sum: weight * (wish(item) - offset), weight, count: 1 });
+    while (blocks.length > 1 && blocks.at(-2).sum / blocks.at(-2).weight > blocks.at(-1).sum / blocks.at(-1).weight) {
+      const last = blocks.pop(), merged = blocks.at(-1);
+      for (const name of ["sum", "weight", "count"]) merged[name] += last[name];
     }
   });
   let number = 0;
-  for (const { sum, count } of blocks) {
-    for (let each = 0; each < count; each += 1, number += 1) layer[number].at = sum / count + layer[number].offset;
+  for (const { sum, weight, count } of blocks) {
+    for (let each = 0; each < count; each += 1, number += 1) layer[number].at = sum / weight + layer[number].offset;
   }
 }
 
