@@ -13,7 +13,7 @@ from django.utils import timezone
 from chat import services
 from chat.models import Conversation, Message, Turn
 from chat.runner import run_turn
-from events.models import Event
+from events.models import Event, channel_of
 from factory.agents import create_agent
 from llm.testing import Gate, ScriptedLLM, call, calls, held, say
 from plan import steering
@@ -225,3 +225,25 @@ def test_cap_073_a_plan_that_its_worker_leaves_keeps_its_board_and_a_retry_takes
     assert (plan.status, two.status) == ("failed", "failed"), "a board alone is no synthesis"
     fork = steering.retry_plan(plan_id=plan.pk, by=plan.owner, now=timezone.now())
     assert board_of(fork) == BOARD
+
+
+@pytest.mark.django_db(transaction=True)
+def test_cap_071_no_reader_of_a_step_sees_its_board(redis):
+    """Live, in the plan's result, and in what the next step is told."""
+    text = f"One is seen.\n{BLOCK}"
+    llm = ScriptedLLM([say(text, pieces=[text[:15], text[15:20], text[20:]]), say("Two.")])
+    plan = hold_plan(llm_step("one"), llm_step("two"))
+    told = redis.pubsub(ignore_subscribe_messages=True)
+    told.subscribe(channel_of(plan.stream_id))
+    told.get_message(timeout=5)
+    while run_plan(plan, agents_on(llm)) == Left.HANDED_BACK:
+        pass
+    live = []
+    while (message := told.get_message(timeout=0.5)) is not None:
+        live += [json.loads(message["data"])] if message["data"] else []
+    told.close()
+    tokens = "".join(each["text"] for each in live if each["event"] == "token")
+    assert tokens.split() == ["One", "is", "seen.", "Two."]
+    steps = [event["synthesis"] for event in events_of(plan, "plan_step") if event.get("synthesis")]
+    assert steps == ["One is seen.", "Two."]
+    assert "<board>" not in llm.requests[1].messages[0].content

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ WRITE = "capstan_workspaces.add_workspace"
 
 
 def outside(world: Path) -> Registry:
-    """`tell`, which may happen once alone, and `notify`, which may be repeated; each adds its key to the file."""
+    """`tell`, which may happen once alone, and `notify`, which may be repeated, leave their key; and `look`."""
     registry = Registry()
 
     def happen(context: ToolContext) -> None:
@@ -34,6 +37,22 @@ def outside(world: Path) -> Registry:
         """Tell the world as often as you like."""
         happen(context)
         return text
+
+    @tool(effect="read", chat=True, registry=registry)
+    def look(at: str) -> str:
+        """Look. Whoever looks `down` beside another look falls, once that one has come back."""
+        if at != "down":
+            with world.open("a") as lines:
+                lines.write(f"{at}\n")
+            return at
+        for _ in range(500):
+            if world.exists():
+                break
+            time.sleep(0.01)
+        if os.environ.get("CAPSTAN_CRASH_AT") == "between":
+            time.sleep(0.2)  # for the other's envelope
+            os.kill(os.getpid(), signal.SIGKILL)
+        return at
 
     return registry
 

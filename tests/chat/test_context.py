@@ -7,18 +7,13 @@ import json
 import pytest
 from django.utils import timezone
 
-from catalog.models import Element, Repository
-from catalog.services import annotate
-from chat.models import Conversation, HistorySummary, Message
+from chat.models import Conversation, HistorySummary
 from chat.services import cancel_turn
 from context.models import ScopeVersion
-from events.models import Event
 from llm.errors import LLMOverloaded
-from llm.testing import call, say
+from llm.testing import call
 from observability.models import AgentInteraction
 from plan.models import ExecutionPlan, PlanStep
-from tests.support.agent_story import record_trace
-from tools.models import ToolExecution
 from tools.registry import Registry, tool
 
 
@@ -28,58 +23,6 @@ def layer_4(request) -> dict:
 
 def board_of(it) -> dict:
     return Conversation.objects.get(pk=it.conversation.pk).board
-
-
-@pytest.mark.agent_proof
-def test_prf_sc01_03_bad_model_output_keeps_the_blackboard(chat):
-    it = chat(
-        say('I look first.\n<board>{"phase": "explore", "mood": "x"}</board>'),
-        say('Hm.\n<board>{"phase": }</board>'),
-        say("Nothing new."),
-    )
-    first = it.say("Hello")
-    assert (first.answer, board_of(it)) == ("I look first.", {"phase": "explore"})
-    second = it.say("And?")
-    assert (second.answer, board_of(it)) == ("Hm.", {"phase": "explore"})
-    it.say("So?")
-    assert board_of(it) == {"phase": "explore"}
-    assert "board" not in layer_4(it.llm.requests[0])
-    assert [layer_4(request)["board"] for request in it.llm.requests[1:]] == [{"phase": "explore"}] * 2
-    told = Event.objects.filter(stream=it.conversation.pk, name="blackboard").order_by("seq")
-    assert [event.payload["status"] for event in told] == ["set", "retain"]
-    assert not Message.objects.filter(text__contains="<board>").exists()
-    assert not Event.objects.filter(payload__text__contains="<board>").exists()
-
-
-@pytest.mark.agent_proof
-def test_prf_sc01_04_conversation_mode_refuses_read_tools(chat):
-    it = chat(call("get_element", key="shop.auth"), "I cannot look there.")
-    turn = it.say("What does it need?")
-    row = ToolExecution.objects.get(owner_id=turn.pk)
-    assert (row.status, row.error) == ("blocked", "tool 'get_element' not exposed in conversation mode")
-    assert it.llm.requests[1].messages[-1].is_error
-    offered = {schema["name"] for schema in it.llm.requests[0].tools}
-    assert "get_element" not in offered
-    assert {"create_plan", "annotate_element"} <= offered
-    trace = record_trace("corr-1", workflow="SC-01")
-    assert any(beat.beat == "tool_blocked" for beat in trace)
-
-
-@pytest.mark.agent_proof
-def test_prf_sc01_05_a_mutation_invalidates_the_snapshot_and_the_next_chat_rebuilds_it(chat):
-    it = chat(call("annotate_element", key="shop.auth", note="Split it."), "Noted.", "I see the note.")
-    repository = Repository.objects.create(workspace=it.workspace, label="shop")
-    element = Element.objects.create(
-        workspace=it.workspace, repository=repository, key="shop.auth", kind="module", name="auth"
-    )
-    it.say("Note that auth should be split")
-    before = layer_4(it.llm.requests[0])
-    it.say("What do you know?")
-    after = layer_4(it.llm.requests[2])
-    assert after["snapshot_version"] > before["snapshot_version"]
-    assert "Split it." not in json.dumps(before["snapshot"])
-    assert "Split it." in json.dumps(after["snapshot"])
-    assert annotate(element=element, text="By hand.", author=it.user).pk  # a write through the services, not a tool
 
 
 def test_a_failed_plan_reaches_the_next_turn_once(chat):

@@ -27,6 +27,7 @@ from events.models import Event
 from factory.agents import create_agent
 from llm.testing import ScriptedLLM, calls, say
 from observability.models import AgentInteraction
+from plan.models import ExecutionPlan
 from tests.chat.outside import agent_with, outside
 from tests.support.runs import make_user, make_workspace
 from tests.support.waiting import wait_until
@@ -174,6 +175,57 @@ def test_a_message_whose_process_died_before_it_ran_is_found(asked, processes, o
     assert model.script.requests == []
     roles = Message.objects.filter(turn=turn).order_by("round").values_list("role", "text")
     assert list(roles) == [("user", "Hello"), ("assistant", DONE)]
+
+
+def test_a_process_killed_between_two_parallel_results_runs_both_reads_again(asked, processes, settings, tmp_path):
+    settings.CAPSTAN_LEASE_SECONDS = 1
+    turn, script, world = asked.send("Look around"), tmp_path / "script.json", tmp_path / "world"
+    made = [{"name": "look", "arguments": {"at": at}} for at in ("up", "down")]
+    script.write_text(json.dumps([{"content": "", "tool_calls": made}]))
+    child = processes.start(
+        "child",
+        ("-m", "tests.chat.crash_child", str(turn.pk), str(script), str(world)),
+        {"CAPSTAN_CRASH_AT": "between", "CAPSTAN_LEASE_SECONDS": "1"},
+    )
+    assert child.wait(60) == -signal.SIGKILL, child.output
+    assert world.read_text().split() == ["up"], "one of the two had come back"
+    assert Message.objects.filter(turn=turn).exclude(role="user").count() == 0
+    Turn.objects.filter(pk=turn.pk).update(dispatched_at=None)
+    wait_until(lambda: Turn.objects.take_due(), 5, what="the sweep finds the turn")
+    tools = outside(world)
+    llm = ScriptedLLM([calls(*[("look", each["arguments"]) for each in made]), say(DONE)])
+    done = run_turn(turn.pk, agents=partial(agent_with, tools, llm), clock=timezone.now)
+    assert (done.status, done.answer) == ("completed", DONE)
+    rows = Message.objects.filter(turn=turn, role="tool").order_by("position")
+    assert [row.position for row in rows] == [1, 2]
+    assert ToolExecution.objects.filter(owner_id=turn.pk, status="succeeded").count() == 2
+
+
+def test_a_process_killed_before_the_handing_off_round_commits_leaves_no_plan(asked, processes, settings, tmp_path):
+    settings.CAPSTAN_LEASE_SECONDS = 1
+    turn, script = asked.send("Plan it"), tmp_path / "script.json"
+    plan = {"goal": "Split auth", "steps": [{"key": "look", "action": "Look", "is_critical": True}]}
+    script.write_text(json.dumps([{"content": "", "tool_calls": [{"name": "create_plan", "arguments": plan}]}]))
+    child = processes.start(
+        "child",
+        ("-m", "tests.chat.crash_child", str(turn.pk), str(script)),
+        {"CAPSTAN_CRASH_AT": "loop.before_commit", "CAPSTAN_LEASE_SECONDS": "1"},
+    )
+    assert child.wait(60) == -signal.SIGKILL, child.output
+
+    def left() -> tuple[int, int, int, str]:
+        turn.refresh_from_db()
+        said = Message.objects.filter(turn=turn).exclude(role="user")
+        told = Event.objects.filter(stream=turn.stream_id, name="plan_created")
+        return ExecutionPlan.objects.count(), said.count(), told.count(), turn.status
+
+    assert left() == (0, 0, 0, "running")
+    Turn.objects.filter(pk=turn.pk).update(dispatched_at=None)
+    wait_until(lambda: Turn.objects.take_due(), 5, what="the sweep finds the turn")
+    llm = ScriptedLLM([calls(("create_plan", plan))])
+    run_turn(turn.pk, agents=partial(create_agent, llm=llm), clock=timezone.now)
+    assert left() == (1, 3, 1, "completed")
+    assert turn.plan_id == ExecutionPlan.objects.get().pk
 
 
 class Outside:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import timedelta
 from decimal import Decimal
 
@@ -18,7 +19,8 @@ from chat.runs import cancel_orphan_turns
 from chat.serializers import turn_json
 from events.models import Event
 from llm.errors import LLMAuthenticationError, RateLimitError
-from llm.testing import Gate, call, calls, cut, held, say
+from llm.retry import RetryingLLM, RetryPolicy
+from llm.testing import Gate, ScriptedLLM, call, calls, cut, held, say
 from observability.models import AgentInteraction
 from plan.models import ExecutionPlan
 from prompt.types import Limits
@@ -216,6 +218,16 @@ def test_a_turn_that_takes_too_long_for_its_request_is_handed_back(chat):
     assert (turn.status, turn.attempts) == ("queued", 0)
     gate.open()
     assert it.run(turn).answer == "late"
+
+
+def test_a_turn_that_waits_out_its_providers_back_off_is_handed_back_too(chat):
+    it = chat("unused")
+    it.llm = RetryingLLM(ScriptedLLM([RateLimitError(retry_after_s=4.5), say("At last.")]), RetryPolicy())
+    began = time.monotonic()
+    turn = it.run(it.send("hi"), sync_seconds=0.3)
+    assert (turn.status, turn.attempts) == ("queued", 0)
+    assert time.monotonic() - began < 4.0, "the wait was broken off"
+    assert it.run(turn).answer == "At last."
 
 
 def test_a_turn_goes_on_from_its_stored_reply(chat):

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection, transaction
 
+from context import cache
 from context.errors import SnapshotInvalid, UnknownScope
 from context.models import ScopeVersion
 from context.registry import builders, snapshot_builder
@@ -111,6 +112,37 @@ def test_one_builds_while_the_others_wait(only):
         go.set()
         assert [one.result(10) for one in asked] == [1] * 8
     assert built == [1]
+
+
+def test_while_another_process_builds_one_waits_and_takes_what_it_built(only):
+    built: list[int] = []
+
+    @only("slow")
+    def slow(scope):
+        built.append(1)
+        return {"here": True}
+
+    workspace = make_workspace()
+    key = f"agent:snapshot:{workspace.pk}:-:0"
+    assert cache.try_lock(key, seconds=30)  # as the other process has it
+    there = {"snapshot": {"slow": {"here": False}}, "version": 0, "generated_at": "now", "summary": False}
+    other = threading.Timer(0.3, lambda: cache.write(key, there, ttl_s=60))
+    other.start()
+    assert SnapshotService().get_or_build(workspace.scope_id) == there
+    other.join()
+    assert built == []
+
+
+def test_of_another_process_that_never_ends_its_build_one_does_not_wait_for_ever(only, settings):
+    settings.CAPSTAN_CONTEXT = {"build_wait_s": 0.3}
+
+    @only("slow")
+    def slow(scope):
+        return {"here": True}
+
+    workspace = make_workspace()
+    assert cache.try_lock(f"agent:snapshot:{workspace.pk}:-:0", seconds=30)
+    assert SnapshotService().get_or_build(workspace.scope_id)["snapshot"]["slow"] == {"here": True}
 
 
 def test_without_redis_this_process_keeps_it(only, settings):
