@@ -22,7 +22,19 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from bed import Backends, Processes, StepLog, databases, django_on, empty_redis, say, scratch, spread, stop_on_signals, table
+from bed import (
+    Backends,
+    Processes,
+    StepLog,
+    databases,
+    django_on,
+    empty_redis,
+    say,
+    scratch,
+    spread,
+    stop_on_signals,
+    table,
+)
 from plan_peers import Ours
 
 LENGTHS = (10, 100, 1_000)
@@ -209,7 +221,9 @@ def query_plans(peer: Ours) -> int:
         }
         for name, work in asked.items():
             for told in explained(work):
-                whole = [line for line in told if "Seq Scan on capstan_plan" in line or "Seq Scan on capstan_tools" in line]
+                whole = [
+                    line for line in told if "Seq Scan on capstan_plan" in line or "Seq Scan on capstan_tools" in line
+                ]
                 found += len(whole)
                 print(f"-- {name}", *told, sep="\n", flush=True)
         transaction.set_rollback(True)
@@ -219,15 +233,14 @@ def query_plans(peer: Ours) -> int:
 def _end_first(run: Any, plan: Any) -> object:
     from plan import hot
     from plan.models import PlanStep
+    from tools.quick import QuickCall
 
     step = PlanStep.objects.filter(plan=plan, status="running").get()
-    ledger = dict.fromkeys(hot.LEDGER) | {
-        "workspace_id": plan.workspace_id, "user_id": plan.owner_id, "correlation_id": "c", "owner_kind": "step",
-        "owner_id": step.pk, "plan_id": plan.pk, "round": 1, "position": 1, "tool_name": "bench_step", "effect": "read",
-        "mode": "workflow", "idempotency_key": "k", "arguments": "{}", "arguments_digest": "d", "status": "succeeded",
-        "result": "{}", "error": "", "duration_ms": 0, "cached": False, "told_tokens": 0,
-    }  # fmt: skip
-    return hot.end_data_step(run, step=step, revision=0, result="{}", payload={}, ledger=ledger, result_text="")
+    ledger = QuickCall(
+        user_id=plan.owner_id, conversation_id=None, tool_name="bench_step", idempotency_key="k", arguments="{}",
+        arguments_digest="d", result="{}", duration_ms=0, scope_version=0,
+    )  # fmt: skip
+    return hot.end_data_step(run, step=step, revision=0, ledger=ledger)
 
 
 def explained(work: Callable[[], object]) -> list[list[str]]:
@@ -242,7 +255,9 @@ def explained(work: Callable[[], object]) -> list[list[str]]:
         for query in captured.captured_queries:
             sql = query["sql"]
             if "capstan_plan_" in sql and not sql.startswith(("SAVEPOINT", "RELEASE", "ROLLBACK")):
-                cursor.execute(f"EXPLAIN (COSTS OFF, GENERIC_PLAN) {sql}" if "$1" in sql else f"EXPLAIN (COSTS OFF) {sql}")
+                cursor.execute(
+                    f"EXPLAIN (COSTS OFF, GENERIC_PLAN) {sql}" if "$1" in sql else f"EXPLAIN (COSTS OFF) {sql}"
+                )
                 told.append([row[0] for row in cursor.fetchall()])
     return told
 
@@ -263,7 +278,13 @@ def main(arguments: Sequence[str]) -> None:
                 empty_redis()
                 runs.append(
                     run_once(
-                        peer, url, plans=max(8, total // steps), steps=steps, tag=f"{label}-{repeat}".replace(" ", "-"), log=log, folder=folder
+                        peer,
+                        url,
+                        plans=max(8, total // steps),
+                        steps=steps,
+                        tag=f"{label}-{repeat}".replace(" ", "-"),
+                        log=log,
+                        folder=folder,
                     )
                 )
             figures = {name: [run[name] for run in runs] for name in runs[0]}

@@ -23,7 +23,7 @@ django.setup()
 
 import psycopg
 from plan_step import do_step
-from psycopg.types.numeric import Int8
+from psycopg.types.numeric import Int4, Int8
 
 from events.models import Event, Stream
 from plan import hot
@@ -34,7 +34,7 @@ IDLE_S = 0.005
 PLAN, STEP, STREAM, EVENT, LEDGER = (
     model._meta.db_table for model in (ExecutionPlan, PlanStep, Stream, Event, ToolExecution)
 )
-COLUMNS = [{f.attname: f.column for f in ToolExecution._meta.concrete_fields}[name] for name in hot.LEDGER]
+COLUMNS = list(hot.LEDGER)
 CLAIM = f"""UPDATE {PLAN} SET status = 'running', fence = 1, attempts = 1,
     lease_until = clock_timestamp() + interval '30 seconds' WHERE id = (SELECT id FROM {PLAN}
     WHERE status NOT IN ('completed', 'failed', 'cancelled') AND status = 'pending' ORDER BY id LIMIT 1
@@ -98,14 +98,13 @@ def run_statement(connection: Connection, plan: int, stream: Any, workspace: int
     cursor = psycopg.RawCursor(connection)
     start, end, order = hot._statement(hot._START), hot._statement(hot._END), 4 + hot.STEP.index("order")
     keys = {"s": stream, "p": Int8(plan), "f": Int8(1), "r": Int8(0), "n": Int8(0), "d": 30.0, "c": name,
-            "l0": Int8(workspace), "l1": Int8(owner)}  # fmt: skip
+            "w": Int8(workspace), "u": Int8(owner)}  # fmt: skip
     row = cursor.execute(start.text, [keys[each] for each in start.names]).fetchone()
     while row is not None and row[4] is not None:
         number, step = row[order] - 1, row[4]
         result = json.dumps(do_step(name, number))
-        ledger = ledger_row(workspace, owner, name, plan, step, number, result)
-        values = {**keys, **{f"l{place}": value for place, value in enumerate(ledger)}, "n": Int8(step), "j": result,
-                  "e": event(plan, step, number, "completed"), "rt": ""}  # fmt: skip
+        ledger = dict(zip(COLUMNS, ledger_row(workspace, owner, name, plan, step, number, result), strict=True))
+        values = {**keys, **ledger, "n": Int8(step), "j": result, "duration_ms": Int4(0)}
         row = cursor.execute(end.text, [values[each] for each in end.names]).fetchone()
 
 

@@ -6,6 +6,7 @@ event an id that becomes visible in order.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,25 +41,25 @@ class StreamQuerySet(models.QuerySet["Stream"]):
             return []
         with connection.cursor() as cursor:
             cursor.execute(
-                f"UPDATE {Stream._meta.db_table} SET last_seq = last_seq + %s WHERE id = %s RETURNING last_seq",  # noqa: S608
-                [len(events), stream_id],
+                f"""WITH s AS (UPDATE {Stream._meta.db_table} SET last_seq = last_seq + %s WHERE id = %s
+                        RETURNING id, last_seq - %s AS before),
+                    e AS (INSERT INTO {Event._meta.db_table} (stream_id, seq, name, payload, correlation_id, created_at)
+                        SELECT s.id, s.before + x.place, x.name, x.payload, %s, clock_timestamp()
+                        FROM s, unnest(%s::text[], %s::jsonb[]) WITH ORDINALITY AS x(name, payload, place))
+                    SELECT before FROM s""",  # noqa: S608
+                [
+                    len(events),
+                    stream_id,
+                    len(events),
+                    correlation_id,
+                    [str(event.name) for event in events],
+                    [json.dumps(event.payload) for event in events],
+                ],
             )
             row = cursor.fetchone()
         if row is None:
             raise Stream.DoesNotExist(str(stream_id))
-        first = int(row[0]) - len(events) + 1
-        Event.objects.bulk_create(
-            [
-                Event(
-                    stream_id=stream_id,
-                    seq=first + offset,
-                    name=event.name,
-                    payload=event.payload,
-                    correlation_id=correlation_id,
-                )
-                for offset, event in enumerate(events)
-            ]
-        )
+        first = int(row[0]) + 1
         return list(range(first, first + len(events)))
 
 
@@ -88,9 +89,7 @@ def channel_of(stream_id: uuid.UUID) -> str:
 class Event(models.Model):
     """One durable event; (stream, seq) is its id on the wire."""
 
-    stream = models.ForeignKey(
-        Stream, on_delete=models.CASCADE, related_name="events", db_index=False
-    )  # one_event_a_seq
+    stream = models.ForeignKey(Stream, on_delete=models.CASCADE, related_name="events", db_index=False)
     seq = models.BigIntegerField()
     name = models.CharField(max_length=32)
     payload = models.JSONField(default=dict)

@@ -1,56 +1,55 @@
 """The hot path: a data step's end, the next one's start and, where it was the last, the plan's end in one statement.
 
-Everything that a unit does under its locks happens here in the same order: stream, plan, steps, ledger, events. The
-plan's row is asked for fence, status, cancel and `revision`, which every change from outside raises: a statement that
-waited for such a change finds its row moved on, writes nothing, and its caller takes the long way through a unit.
+A new plan and its steps are one statement too. Everything that a unit does under its locks happens here in the same
+order: stream, plan, steps, ledger, events. The plan's row is asked for fence, status, cancel and `revision`, which
+every change from outside raises: a statement that waited for such a change finds its row moved on, writes nothing, and
+its caller takes the long way through a unit.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
-from django.db import connection
-from psycopg.types.numeric import Int8
+from psycopg.types.numeric import Int4, Int8
 
 from events.models import Event, Stream
 from tools.models import ToolExecution
-from tools.prepared import Prepared, instance_of
-from tools.quick import MAY_READ, MayRead
+from tools.prepared import Prepared, inserted, instance_of, json_row, json_rows, stored
+from tools.quick import MAY_READ, MayRead, QuickCall
 from tools.runs import RunRef
 
 if TYPE_CHECKING:
-    from plan.models import PlanStep
+    from plan.models import ExecutionPlan, PlanStep
 
 
-LEDGER = (
-    "workspace_id",
-    "user_id",
-    "correlation_id",
-    "owner_kind",
-    "owner_id",
-    "conversation_id",
-    "plan_id",
-    "round",
-    "position",
-    "tool_name",
-    "effect",
-    "mode",
-    "idempotency_key",
-    "arguments",
-    "arguments_digest",
-    "status",
-    "result",
-    "error",
-    "duration_ms",
-    "cached",
-    "scope_version",
-    "told_tokens",
-)
+LEDGER = {  # the row of a data step's read: what a parameter says, and what is the same for all
+    "workspace_id": "%(w)s",
+    "user_id": "%(u)s",
+    "correlation_id": "%(c)s",
+    "owner_kind": "'step'",
+    "owner_id": "%(n)s",
+    "conversation_id": "%(conversation_id)s",
+    "plan_id": "%(p)s",
+    "round": "1",
+    "position": "1",
+    "tool_name": "%(tool_name)s",
+    "effect": "'read'",
+    "mode": "'workflow'",
+    "idempotency_key": "%(idempotency_key)s",
+    "arguments": "%(arguments)s::jsonb",
+    "arguments_digest": "%(arguments_digest)s",
+    "status": "'succeeded'",
+    "result": "%(j)s::jsonb",
+    "error": "''",
+    "duration_ms": "%(duration_ms)s",
+    "cached": "false",
+    "scope_version": "%(scope_version)s",
+    "told_tokens": "0",
+}
 
 
 STEP = (  # what running a step asks of its row; the rest is read when it is wanted
@@ -89,42 +88,63 @@ class Moved:
     may_read: MayRead
 
 
-def end_data_step(
-    run: RunRef,
-    *,
-    step: PlanStep,
-    revision: int,
-    result: str,
-    payload: Mapping[str, Any],
-    ledger: Mapping[str, Any],
-    result_text: str,
-) -> Moved | None:
+def hold(plan: ExecutionPlan, steps: Sequence[PlanStep]) -> None:
+    """Insert a new plan and its steps, at least one; they have their keys then."""
+    row = _holding().row({"plan": json_row(plan), "steps": json_rows(steps)})
+    assert row is not None
+    stored(plan, row[0])
+    for step, pk in zip(steps, row[1], strict=True):
+        step.plan = plan
+        stored(step, pk)
+
+
+@cache
+def _holding() -> Prepared:
+    from plan.models import ExecutionPlan, PlanStep
+
+    columns, record = inserted(ExecutionPlan)
+    step_columns, step_record = inserted(PlanStep, but=("plan_id",))
+    return Prepared(
+        f"""WITH p AS (INSERT INTO {ExecutionPlan._meta.db_table} ({columns})
+            SELECT {columns} FROM jsonb_to_record(%(plan)s::jsonb) AS x({record}) RETURNING id),
+        s AS (INSERT INTO {PlanStep._meta.db_table} (plan_id, {step_columns})
+            SELECT p.id, {step_columns} FROM p, jsonb_to_recordset(%(steps)s::jsonb) AS x({step_record})
+            RETURNING id, "order")
+        SELECT p.id, (SELECT array_agg(s.id ORDER BY s."order") FROM s) FROM p"""  # noqa: S608
+    )
+
+
+def end_data_step(run: RunRef, *, step: PlanStep, revision: int, ledger: QuickCall) -> Moved | None:
     """Complete a data step whose read has answered; None: nothing was written, take the long way.
 
     Args:
         run: the claimed plan.
         revision: of the plan, as its owner knows it.
-        result: JSON, small.
-        payload: of the step's event.
-        ledger: the call's row, by the names in `LEDGER`.
-        result_text: what a completed plan says when no step left a synthesis.
+        ledger: the call that was its only one. Its result is the step's, and the plan's where no step left a synthesis.
     """
-    params = {
-        **_keys(run, revision, step.pk),
-        "j": result,
-        "e": json.dumps(payload, ensure_ascii=False),
-        "rt": result_text,
-        **{f"l{place}": _typed(ledger[name]) for place, name in enumerate(LEDGER)},
-    }
-    return _moved(_statement(_END).row(params))
+    return _moved(
+        _statement(_END).row(
+            {
+                **_keys(run, revision, step.pk, ledger.user_id),
+                "conversation_id": ledger.conversation_id,
+                "tool_name": ledger.tool_name,
+                "idempotency_key": ledger.idempotency_key,
+                "arguments": ledger.arguments,
+                "arguments_digest": ledger.arguments_digest,
+                "j": ledger.result,
+                "duration_ms": Int4(ledger.duration_ms),
+                "scope_version": Int8(ledger.scope_version),
+            }
+        )
+    )
 
 
 def start_first(run: RunRef, *, revision: int, user_id: int) -> Moved | None:
     """Start the first ready step of a plan that nobody has begun; None: nothing was written, take the long way."""
-    return _moved(_statement(_START).row({**_keys(run, revision, 0), "l1": Int8(user_id)}))
+    return _moved(_statement(_START).row(_keys(run, revision, 0, user_id)))
 
 
-def _keys(run: RunRef, revision: int, step: int) -> dict[str, Any]:
+def _keys(run: RunRef, revision: int, step: int, user_id: int) -> dict[str, Any]:
     return {
         "s": run.stream_id,
         "p": Int8(run.pk),
@@ -133,12 +153,9 @@ def _keys(run: RunRef, revision: int, step: int) -> dict[str, Any]:
         "n": Int8(step),
         "d": float(settings.CAPSTAN_LEASE_SECONDS),
         "c": run.correlation_id,
-        "l0": Int8(run.workspace_id),
+        "w": Int8(run.workspace_id),
+        "u": Int8(user_id),
     }
-
-
-def _typed(value: Any) -> Any:
-    return Int8(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _moved(row: tuple[Any, ...] | None) -> Moved | None:
@@ -158,7 +175,6 @@ def _step(row: tuple[Any, ...]) -> PlanStep | None:
     return None if row[0] is None else instance_of(PlanStep, row, names=STEP)
 
 
-_LOCK = "lk AS (SELECT id FROM {stream_table} WHERE id = %(s)s FOR NO KEY UPDATE)"
 _HELD = """o.id = %(p)s AND o.fence = %(f)s AND o.status = 'running' AND o.cancel_requested_at IS NULL
         AND o.revision = %(r)s"""
 # Rows are named by their keys alone, one lookup each: a plan that the server keeps for all parameters was made when
@@ -172,35 +188,37 @@ _NEXT = """rd AS MATERIALIZED (SELECT s.id, s."order" FROM (
             FROM {step_table} r WHERE r.plan_id = %(p)s AND r.key = read.key))
         ORDER BY s."order" LIMIT 2),
     nx AS MATERIALIZED (SELECT id FROM rd ORDER BY "order" LIMIT 1)"""  # one that is ready farther on: the long way
-_STARTED = """jsonb_build_object('run', 'step:' || t.id, 'plan_id', t.plan_id, 'step', t.key,
-        'order', t."order", 'action', t.action, 'kind', t.kind, 'status', 'running')"""
+_MOVED = """jsonb_build_object('run', 'step:' || t.id, 'plan_id', t.plan_id, 'step', t.key,
+        'order', t."order", 'action', t.action, 'kind', t.kind, 'status', t.status)"""  # as services.step_payload
 _EVENT = "INSERT INTO {event_table} (stream_id, seq, name, payload, correlation_id, created_at)"
 
-_START = f"""WITH {_LOCK},
-    {_NEXT},
+# The stream's counter comes first, since everybody locks the stream before the plan. Where the plan's row then refuses,
+# numbers of events stay unused.
+_START = f"""WITH {_NEXT},
+    str AS (UPDATE {{stream_table}} s SET last_seq = s.last_seq + 1 FROM nx WHERE s.id = %(s)s RETURNING s.last_seq),
     p AS (UPDATE {{plan_table}} o SET lease_until = clock_timestamp() + %(d)s * interval '1 second'
-        FROM lk, nx WHERE {_HELD} RETURNING o.id),
-    nxt AS (UPDATE {{step_table}} t SET status = 'running', started_at = COALESCE(t.started_at, now())
+        FROM str WHERE {_HELD} RETURNING o.id, str.last_seq),
+    st AS (UPDATE {{step_table}} t SET status = 'running', started_at = COALESCE(t.started_at, now())
         FROM p WHERE t.id = (SELECT id FROM nx) AND (t.status = 'pending') IS TRUE RETURNING t.*),
-    str AS (UPDATE {{stream_table}} s SET last_seq = s.last_seq + 1 FROM nxt WHERE s.id = %(s)s
-        RETURNING s.last_seq),
     ev AS ({_EVENT}
-        SELECT %(s)s, str.last_seq, 'plan_step', {_STARTED}, %(c)s, now() FROM str, nxt t)
-    SELECT false, (SELECT count(*) FROM rd) > 1, {{may_read}}, {{columns}} FROM nxt t"""  # noqa: S608
+        SELECT %(s)s, p.last_seq, 'plan_step', {_MOVED}, %(c)s, now() FROM p, st t)
+    SELECT false, (SELECT count(*) FROM rd) > 1, {{may_read}}, {{columns}} FROM st t"""  # noqa: S608
 
-_END = f"""WITH {_LOCK},
-    {_NEXT},
-    rest AS MATERIALIZED (SELECT NOT EXISTS (SELECT FROM nx)
-        AND NOT EXISTS (SELECT FROM {{step_table}} s WHERE s.plan_id = %(p)s AND s.status = 'pending')
-        AND NOT EXISTS (SELECT FROM {{step_table}} s WHERE s.plan_id = %(p)s AND s.id <> %(n)s
-            AND NOT (s.status IN ('completed', 'skipped') OR s.status = 'failed' AND NOT s.is_critical)) AS none),
+_END = f"""WITH {_NEXT},
+    rest AS MATERIALIZED (SELECT none, (none OR EXISTS (SELECT FROM nx))::int AS extra FROM (
+        SELECT NOT EXISTS (SELECT FROM nx)
+            AND NOT EXISTS (SELECT FROM {{step_table}} s WHERE s.plan_id = %(p)s AND s.status = 'pending')
+            AND NOT EXISTS (SELECT FROM {{step_table}} s WHERE s.plan_id = %(p)s AND s.id <> %(n)s
+                AND NOT (s.status IN ('completed', 'skipped') OR s.status = 'failed' AND NOT s.is_critical))
+            AS none) x),
+    str AS (UPDATE {{stream_table}} s SET last_seq = s.last_seq + 1 + rest.extra FROM rest WHERE s.id = %(s)s
+        RETURNING s.last_seq, rest.none, rest.extra),
     p AS (UPDATE {{plan_table}} o SET attempts = 0,
-            status = CASE WHEN rest.none THEN 'completed' ELSE 'running' END,
-            lease_until = CASE WHEN NOT rest.none THEN clock_timestamp() + %(d)s * interval '1 second' END,
-            lease_owner = CASE WHEN rest.none THEN '' ELSE o.lease_owner END,
-            ended_at = CASE WHEN rest.none THEN now() END
-        FROM lk, rest WHERE {_HELD}
-        RETURNING o.id, rest.none AS ended, (rest.none OR EXISTS (SELECT FROM nx))::int AS extra),
+            status = CASE WHEN str.none THEN 'completed' ELSE 'running' END,
+            lease_until = CASE WHEN NOT str.none THEN clock_timestamp() + %(d)s * interval '1 second' END,
+            lease_owner = CASE WHEN str.none THEN '' ELSE o.lease_owner END,
+            ended_at = CASE WHEN str.none THEN now() END
+        FROM str WHERE {_HELD} RETURNING o.id, str.none AS ended, str.last_seq, str.extra),
     st AS (UPDATE {{step_table}} t SET
             status = CASE WHEN t.id = %(n)s THEN 'completed' ELSE 'running' END,
             result_json = CASE WHEN t.id = %(n)s THEN %(j)s::jsonb ELSE t.result_json END,
@@ -211,15 +229,13 @@ _END = f"""WITH {_LOCK},
             AND t.status = CASE WHEN t.id = %(n)s THEN 'running' ELSE 'pending' END RETURNING t.*),
     led AS (INSERT INTO {{ledger_table}} ({{ledger_columns}}, created_at, ended_at)
         SELECT {{ledger_values}}, now(), now() FROM p),
-    str AS (UPDATE {{stream_table}} s SET last_seq = s.last_seq + 1 + p.extra
-        FROM p WHERE s.id = %(s)s RETURNING s.last_seq, p.extra),
     ev AS ({_EVENT}
-        SELECT %(s)s, str.last_seq - CASE WHEN t.id = %(n)s THEN str.extra ELSE 0 END, 'plan_step',
-            CASE WHEN t.id = %(n)s THEN %(e)s::jsonb ELSE {_STARTED} END, %(c)s, now() FROM str, st t
-        UNION ALL SELECT %(s)s, str.last_seq, 'plan_completed', jsonb_build_object('plan_id', p.id, 'result',
+        SELECT %(s)s, p.last_seq - CASE WHEN t.id = %(n)s THEN p.extra ELSE 0 END, 'plan_step', {_MOVED}, %(c)s, now()
+            FROM p, st t
+        UNION ALL SELECT %(s)s, p.last_seq, 'plan_completed', jsonb_build_object('plan_id', p.id, 'result',
             COALESCE((SELECT s.llm_synthesis FROM {{step_table}} s WHERE s.plan_id = %(p)s
                 AND s.status = 'completed' AND s.llm_synthesis <> '' ORDER BY s."order" DESC LIMIT 1),
-                %(rt)s::text)), %(c)s, now() FROM str, p WHERE p.ended)
+                %(j)s::text)), %(c)s, now() FROM p WHERE p.ended)
     SELECT p.ended, (SELECT count(*) FROM rd) > 1, {{may_read}}, {{columns}}
     FROM p LEFT JOIN st t ON t.id <> %(n)s"""  # noqa: S608
 
@@ -228,7 +244,6 @@ _END = f"""WITH {_LOCK},
 def _statement(template: str) -> Prepared:
     from plan.models import ExecutionPlan, PlanStep
 
-    ledger = {field.attname: field for field in ToolExecution._meta.concrete_fields}
     return Prepared(
         template.format(
             plan_table=ExecutionPlan._meta.db_table,
@@ -238,12 +253,7 @@ def _statement(template: str) -> Prepared:
             ledger_table=ToolExecution._meta.db_table,
             may_read=MAY_READ,
             columns=", ".join(f't."{name}"' for name in STEP),
-            ledger_columns=", ".join(f'"{ledger[name].column}"' for name in LEDGER),
-            ledger_values=", ".join(f"%(l{place})s::{_cast(ledger[name])}" for place, name in enumerate(LEDGER)),
+            ledger_columns=", ".join(LEDGER),
+            ledger_values=", ".join(LEDGER.values()),
         )
     )
-
-
-def _cast(field: Any) -> str:
-    kind = str(field.db_type(connection))
-    return "text" if kind.startswith("varchar") else kind

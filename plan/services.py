@@ -20,6 +20,7 @@ from django.utils import timezone
 from events.models import EventRecord, Stream
 from events.ports import EventSink
 from events.types import EventName
+from plan import hot
 from plan.creation import resolved
 from plan.errors import PlanInvalid, SynthesisQualityError
 from plan.limits import failure
@@ -170,8 +171,8 @@ def from_template(
 
 def hold(plan: ExecutionPlan, steps: Sequence[StepSpec], *, events: EventSink) -> None:
     """Write a checked plan and its steps, and record `plan_created`."""
-    plan.save(force_insert=True)
-    rows = PlanStep.objects.bulk_create([step_row(plan, spec, order) for order, spec in enumerate(steps, start=1)])
+    rows = [step_row(plan, spec, order) for order, spec in enumerate(steps, start=1)]
+    hot.hold(plan, rows)
     record_created(plan, rows, events=events)
 
 

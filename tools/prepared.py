@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import DEFAULT_DB_ALIAS, connection
 from django.db.models import Field, Model
 from psycopg.raw_cursor import RawCursor
@@ -73,6 +75,45 @@ def instance_of(
         setattr(found, name, parent.from_db(DEFAULT_DB_ALIAS, [f.attname for f in own], values))
         start += len(own)
     return found
+
+
+def inserted(model: type[Model], *, but: Sequence[str] = ()) -> tuple[str, str]:
+    """What an INSERT from `json_row` names: the columns, and the record that `jsonb_to_record` makes of it.
+
+    Args:
+        but: columns that the statement fills itself, beside the key.
+    """
+    fields = [field for field in _fields(model) if not field.primary_key and field.column not in but]
+    return (
+        ", ".join(f'"{field.column}"' for field in fields),
+        ", ".join(f'"{field.column}" {_type(field)}' for field in fields),
+    )
+
+
+def json_row(row: Model) -> str:
+    """A new instance by its columns, the key left to the database."""
+    return json.dumps(_by_column(row), cls=DjangoJSONEncoder, ensure_ascii=False)
+
+
+def json_rows(rows: Sequence[Model]) -> str:
+    """New instances by their columns, for `jsonb_to_recordset`."""
+    return json.dumps([_by_column(row) for row in rows], cls=DjangoJSONEncoder, ensure_ascii=False)
+
+
+def stored(row: Model, pk: int) -> None:
+    """The instance is in the database under this key now."""
+    row.pk = pk
+    row._state.adding = False
+    row._state.db = DEFAULT_DB_ALIAS
+
+
+def _by_column(row: Model) -> dict[str, Any]:
+    return {field.column: field.pre_save(row, True) for field in _fields(type(row)) if not field.primary_key}
+
+
+def _type(field: Field[Any, Any]) -> str:
+    """The column's type in PostgreSQL."""
+    return str(field.rel_db_type(connection) if field.is_relation else field.db_type(connection))
 
 
 def _values(fields: Sequence[Field[Any, Any]], row: Sequence[Any]) -> list[Any]:

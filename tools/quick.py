@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from uuid import UUID
 
 from psycopg.types.numeric import Int8
 
@@ -26,10 +26,10 @@ from tools.settings import tool_settings
 from tools.types import ToolContext
 from workspaces.models import Membership, User
 
-# For a statement whose parameters l0 and l1 are the workspace and the user.
+# For a statement whose parameters w and u are the workspace and the user.
 MAY_READ = f"""EXISTS (SELECT 1 FROM {Membership._meta.db_table} m JOIN {User._meta.db_table} u ON u.id = m.user_id
-    WHERE m.user_id = %(l1)s AND m.workspace_id = %(l0)s AND u.is_active), COALESCE((SELECT v.version
-    FROM {ScopeVersion._meta.db_table} v WHERE v.workspace_id = %(l0)s), 0)"""  # noqa: S608
+    WHERE m.user_id = %(u)s AND m.workspace_id = %(w)s AND u.is_active), COALESCE((SELECT v.version
+    FROM {ScopeVersion._meta.db_table} v WHERE v.workspace_id = %(w)s), 0)"""  # noqa: S608
 _ASKED = Prepared(f"SELECT {MAY_READ}")
 RESULT_CHARS = 8_000  # of a result that is written in the one statement
 
@@ -44,6 +44,26 @@ class MayRead:
     """
 
     member: bool
+    scope_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuickCall:
+    """A read that succeeded as the only call of its step, as the ledger keeps it.
+
+    Args:
+        arguments, result: JSON.
+        duration_ms: wall clock.
+    """
+
+    user_id: int
+    conversation_id: UUID | None
+    tool_name: str
+    idempotency_key: str
+    arguments: str
+    arguments_digest: str
+    result: str
+    duration_ms: int
     scope_version: int
 
 
@@ -83,39 +103,27 @@ def run_read(checked: Checked, context: ToolContext) -> Outcome:
     return calls.run_read(checked.spec, checked.arguments.values, context)
 
 
-def ledger_columns(checked: Checked, context: ToolContext, outcome: Outcome) -> dict[str, Any] | None:
-    """The call's ledger row, by column; None when its result is too large to be written this way."""
+def ledger_of(checked: Checked, context: ToolContext, outcome: Outcome) -> QuickCall | None:
+    """What goes on the ledger; None when the result is too large to be written this way."""
     result = json.dumps(outcome.envelope["result"], ensure_ascii=False)
     if len(result) > RESULT_CHARS:
         return None
-    return {
-        "workspace_id": context.workspace.pk,
-        "user_id": context.user.pk,
-        "correlation_id": context.correlation_id,
-        "owner_kind": context.owner_kind,
-        "owner_id": context.owner_id,
-        "conversation_id": context.conversation_id,
-        "plan_id": context.plan_id,
-        "round": context.round,
-        "position": context.position,
-        "tool_name": checked.call["name"],
-        "effect": checked.effect,
-        "mode": context.mode,
-        "idempotency_key": context.idempotency_key,
-        "arguments": json.dumps(checked.arguments.stored, ensure_ascii=False),
-        "arguments_digest": checked.digest,
-        "status": outcome.status,
-        "result": result,
-        "error": "",
-        "duration_ms": outcome.duration_ms,
-        "cached": False,
-        "scope_version": checked.scope_version,
-        "told_tokens": 0,
-    }
+    assert checked.scope_version is not None
+    return QuickCall(
+        user_id=context.user.pk,
+        conversation_id=context.conversation_id,
+        tool_name=checked.call["name"],
+        idempotency_key=context.idempotency_key,
+        arguments=json.dumps(checked.arguments.stored, ensure_ascii=False),
+        arguments_digest=checked.digest,
+        result=result,
+        duration_ms=outcome.duration_ms,
+        scope_version=checked.scope_version,
+    )
 
 
 def ask(context: ToolContext) -> MayRead:
     """What the database says now."""
-    row = _ASKED.row({"l0": Int8(context.workspace.pk), "l1": Int8(context.user.pk)})
+    row = _ASKED.row({"w": Int8(context.workspace.pk), "u": Int8(context.user.pk)})
     assert row is not None
     return MayRead(member=row[0], scope_version=row[1])

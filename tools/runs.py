@@ -206,8 +206,9 @@ class LeasedRunQuerySet(ScopedQuerySet[R]):
     def take_due(self, *, limit: int = 500) -> list[Due]:
         """Mark and return the runs that nobody works on and that nobody was told of lately (CAP-064).
 
-        Free runs under the attempts cap: never dispatched, or dispatched and not claimed for 10 s, doubling to 60 s. A
-        time that lies ahead is of a clock that was put right since, and counts for nothing.
+        Free runs under the attempts cap: never dispatched, or dispatched and not claimed for 10 s (for a lease, where
+        that is shorter), doubling to 60 s. A time that lies ahead is of a clock that was put right since, and counts
+        for nothing.
         """
         table = self.model._meta.db_table
         with connection.cursor() as cursor:
@@ -220,21 +221,28 @@ class LeasedRunQuerySet(ScopedQuerySet[R]):
                                  AND (not_before IS NULL OR not_before <= clock_timestamp())
                                OR status = 'running' AND lease_until < clock_timestamp())
                           AND (dispatched_at IS NULL OR dispatched_at <= clock_timestamp()
-                                 - LEAST(10 * 2 ^ LEAST(dispatches - 1, 3), 60) * interval '1 second'
+                                 - LEAST(%s * 2 ^ LEAST(dispatches - 1, 3), 60) * interval '1 second'
                                OR dispatched_at > clock_timestamp())
                         ORDER BY id LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
                     UPDATE {table} r SET dispatched_at = clock_timestamp(), dispatches = dispatches + 1
                     FROM due WHERE r.id = due.id RETURNING r.id, r.attempts""",  # noqa: S608
-                [MAX_ATTEMPTS, self.model.READY, limit],
+                [MAX_ATTEMPTS, self.model.READY, min(10, settings.CAPSTAN_LEASE_SECONDS), limit],
             )
             rows = cursor.fetchall()
         return [Due(pk=pk, suspect=attempts >= SUSPECT_ATTEMPTS) for pk, attempts in sorted(rows)]
 
     def mark_dispatched(self, pk: int) -> None:
-        """Remember that a worker was told, so that the sweep does not tell it again at once."""
-        self.filter(pk=pk, status=self.model.READY, dispatched_at=None).update(
-            dispatched_at=ClockTimestamp(), dispatches=1
-        )
+        """Say that a worker is told, so that the sweep does not tell it again at once."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"""UPDATE {self.model._meta.db_table} SET dispatched_at = clock_timestamp(), dispatches = 1
+                    WHERE id = %s AND status = %s AND dispatched_at IS NULL""",  # noqa: S608
+                [pk, self.model.READY],
+            )
+
+    def not_dispatched(self, pk: int) -> None:
+        """Take `mark_dispatched` back: no message was sent, and the next sweep sends one."""
+        self.filter(pk=pk, status=self.model.READY, dispatches=1).update(dispatched_at=None, dispatches=0)
 
     def spent(self) -> Self:
         """Runs whose attempts are used up and whose last owner is gone; the sweep fails them."""

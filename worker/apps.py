@@ -8,4 +8,9 @@ class WorkerConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from worker import checks  # noqa: F401  the system checks
+        from worker import (
+            broker,
+            checks,  # noqa: F401  the system checks
+        )
+
+        # broker.install()

@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 from kombu.pools import producers
 from redis import RedisError
 
-from tools.runs import LeasedRun
+from tools.runs import LeasedRun, LeasedRunQuerySet
 from worker import shutdown
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,9 @@ class CeleryDispatcher:
         Args:
             run: the run, or its model with `pk`.
 
-        A dead broker is logged within about a second and left to the sweep, which finds the run undispatched.
+        The commit that makes the run ready also says that it was dispatched, so that nothing is written while a worker
+        claims it. A dead broker is logged within about a second and left to the sweep, which then finds the run
+        undispatched; where this process dies before it has sent, the sweep sends after its first pause.
 
         Source: CAP-062.
         """
@@ -45,11 +47,13 @@ class CeleryDispatcher:
         if not isinstance(key, int):
             raise TypeError("dispatch_after_commit needs a saved run, or a model and its pk")
 
+        rows: LeasedRunQuerySet[Any] = model._default_manager.all()  # type: ignore[assignment]
+        rows.mark_dispatched(key)
+
         def send_now() -> None:
-            if shutdown.begun():
-                return  # our own consumer might take it; the sweep sends it within seconds
-            if send(model.KIND, key):
-                model._default_manager.mark_dispatched(key)  # type: ignore[attr-defined]  # a LeasedRunQuerySet's
+            # a process that shuts down must not take it itself; the sweep sends it within seconds
+            if shutdown.begun() or not send(model.KIND, key):
+                rows.not_dispatched(key)
 
         transaction.on_commit(send_now, using=router.db_for_write(model), robust=True)
 

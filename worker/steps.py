@@ -202,18 +202,10 @@ class StepRunner:
         outcome = quick.run_read(checked, context)
         if not outcome.envelope["success"]:
             return None  # a failed read is asked once more, and its failure is told the long way
-        ledger = quick.ledger_columns(checked, context, outcome)
+        ledger = quick.ledger_of(checked, context, outcome)
         if ledger is None:
             return None
-        moved = hot.end_data_step(
-            self.run_ref,
-            step=step,
-            revision=self.plan.revision,
-            result=ledger["result"],
-            payload=services.step_payload(step, status=str(StepStatus.COMPLETED)),
-            ledger=ledger,
-            result_text=ledger["result"],
-        )
+        moved = hot.end_data_step(self.run_ref, step=step, revision=self.plan.revision, ledger=ledger)
         if moved is None:
             self.plan.revision = ExecutionPlan.objects.values_list("revision", flat=True).get(pk=self.plan.pk)
             return None

@@ -20,6 +20,7 @@ from plan.types import StepChange
 from tests.support.plans import agents_on, data_step, events_of, hold_plan, llm_step, run_plan, statuses
 from tests.support.runs import claim
 from tools.models import ToolExecution
+from tools.quick import QuickCall
 from tools.registry import Registry, tool
 from tools.types import ToolContext
 from worker.runner import Left
@@ -97,11 +98,11 @@ def test_a_lost_lease_writes_nothing():
     assert moved.next_step is not None
     ExecutionPlan.objects.update(fence=run.fence + 1)
     before = shape(plan)
-    ledger = dict.fromkeys(hot.LEDGER)
-    assert (
-        hot.end_data_step(run, step=moved.next_step, revision=0, result="{}", payload={}, ledger=ledger, result_text="")
-        is None
-    )
+    ledger = QuickCall(
+        user_id=plan.owner_id, conversation_id=None, tool_name="t", idempotency_key="k", arguments="{}",
+        arguments_digest="d", result="{}", duration_ms=0, scope_version=0,
+    )  # fmt: skip
+    assert hot.end_data_step(run, step=moved.next_step, revision=0, ledger=ledger) is None
     assert shape(plan) == before
 
 

@@ -13,6 +13,7 @@ from plan import hot, steering
 from plan.models import ExecutionPlan, PlanStep
 from tests.support.plans import hold_plan, llm_step
 from tests.support.runs import claim
+from tools.quick import QuickCall
 
 pytestmark = pytest.mark.django_db
 
@@ -106,16 +107,12 @@ def test_the_hot_path_reads_the_plan_s_own_rows(plan):
         moved = hot.start_first(run, revision=0, user_id=plan.owner_id)
         assert moved is not None
         assert moved.next_step is not None
-        ledger = dict.fromkeys(hot.LEDGER) | {
-            "workspace_id": plan.workspace_id, "user_id": plan.owner_id, "correlation_id": "c", "owner_kind": "step",
-            "owner_id": moved.next_step.pk, "plan_id": plan.pk, "round": 1, "position": 1, "tool_name": "t",
-            "effect": "read", "mode": "workflow", "idempotency_key": "k", "arguments": "{}", "arguments_digest": "d",
-            "status": "succeeded", "result": "{}", "error": "", "duration_ms": 0, "cached": False, "told_tokens": 0,
-        }  # fmt: skip
+        ledger = QuickCall(
+            user_id=plan.owner_id, conversation_id=None, tool_name="t", idempotency_key="k", arguments="{}",
+            arguments_digest="d", result="{}", duration_ms=0, scope_version=0,
+        )  # fmt: skip
         PlanStep.objects.filter(pk=moved.next_step.pk).update(kind="data")
-        assert hot.end_data_step(
-            run, step=moved.next_step, revision=0, result="{}", payload={}, ledger=ledger, result_text=""
-        )
+        assert hot.end_data_step(run, step=moved.next_step, revision=0, ledger=ledger)
 
     told = explained(both)
     assert "Seq Scan on capstan_plan_executionplan" not in told
