@@ -8,9 +8,7 @@ class WorkerConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from worker import (
-            broker,
-            checks,  # noqa: F401  the system checks
-        )
+        from worker import broker
+        from worker import checks as _system_checks  # noqa: F401
 
-        # broker.install()
+        broker.install()

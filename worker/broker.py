@@ -10,9 +10,9 @@ from kombu.transport import redis
 class LastingQoS(redis.QoS):
     """Leaves messages alone whose connection is gone.
 
-    A task that ends after its broker's connection was lost acknowledges its message on the old channel, and Celery closes
-    that channel a second time. For either kombu 5.7 raises an AttributeError, which ends the worker with all that it runs.
-    What stays unacknowledged is no loss: it is delivered again some day, and the claim refuses it.
+    A task that ends after its broker's connection was lost acknowledges its message on the old channel, and Celery
+    closes that channel a second time. For either kombu 5.7 raises an AttributeError, which ends the worker with all
+    that it runs. What stays unacknowledged is no loss: it is delivered again some day, and the claim refuses it.
     """
 
     def ack(self, delivery_tag: str) -> None:
