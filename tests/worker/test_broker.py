@@ -21,7 +21,7 @@ def lost(redis):
 @pytest.mark.parametrize("end", ["ack", "reject", "requeue"])
 def test_a_task_that_ends_after_its_connection_was_lost_ends_quietly(lost, end):
     connection, message = lost
-    connection.collect()  # as Celery does with one that broke
+    connection.release()  # as Celery does with one that broke
     getattr(message, end)()
 
 
