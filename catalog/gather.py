@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from catalog.imports import module_imports
 from catalog.kinds import Resolver, kind_of
 from catalog.naming import ModuleName, name_modules
 from catalog.parse import Definition, ParsedFile, Unparsable, parse_file
@@ -48,6 +47,8 @@ def gather(
         else:
             parsed.append(outcome)
         progress(done, len(found.files))
+    from catalog.imports import module_imports  # grimp is loaded by a scan, not with the server
+
     resolver = Resolver(parsed)
     modules = {file.module.name for file in parsed}
     candidates = [c for file in parsed for c in _candidates(file, modules, resolver)]

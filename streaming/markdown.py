@@ -6,15 +6,12 @@ import hashlib
 import re
 import threading
 from collections import OrderedDict
+from functools import cache
 from html import escape
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import nh3
-from markdown_it import MarkdownIt
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_by_name
-from pygments.util import ClassNotFound
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
 
 MAX_CHARACTERS: Final = 200_000
 MAX_LINES: Final = 5_000
@@ -39,24 +36,33 @@ _ATTRIBUTES: Final = {
     "div": {"class"},
     "ol": {"start"},
 }
-_FORMATTER: Final[HtmlFormatter[str]] = HtmlFormatter(nowrap=True)
 
 
 def _highlight(code: str, language: str, _attributes: str) -> str:
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import get_lexer_by_name
+    from pygments.util import ClassNotFound
+
     if not language or len(code) > MAX_HIGHLIGHTED:
         return ""
     try:
         lexer = get_lexer_by_name(language)
     except ClassNotFound:
         return ""
-    return highlight(code, lexer, _FORMATTER)
+    return highlight(code, lexer, HtmlFormatter(nowrap=True))
 
 
-# Raw HTML is shown as text. No images: fetching one tells its host who reads, and what the model was led to leak.
-_MARKDOWN: Final = MarkdownIt(
-    "commonmark", {"html": False, "linkify": False, "breaks": True, "highlight": _highlight, "maxNesting": 20}
-).enable(["table", "strikethrough"])
-_MARKDOWN.disable("image")
+@cache
+def _markdown() -> MarkdownIt:
+    """Loaded with the first text: workers and commands lay none out.
+
+    Raw HTML is shown as text. No images: fetching one tells its host who reads, and what the model was led to leak.
+    """
+    from markdown_it import MarkdownIt
+
+    options = {"html": False, "linkify": False, "breaks": True, "highlight": _highlight, "maxNesting": 20}
+    return MarkdownIt("commonmark", options).enable(["table", "strikethrough"]).disable("image")
 
 
 class _Kept:
@@ -106,8 +112,10 @@ def render_markdown(text: str) -> str:
 def _rendered(text: str) -> str:
     if len(text) > MAX_CHARACTERS:
         text = f"{text[:MAX_CHARACTERS]}\n\n*… cut here: the text has {len(text):,} characters.*"
+    import nh3
+
     return nh3.clean(
-        f"<pre>{escape(text)}</pre>" if _is_laborious(text) else _MARKDOWN.render(text),
+        f"<pre>{escape(text)}</pre>" if _is_laborious(text) else _markdown().render(text),
         tags=_TAGS,
         attributes=_ATTRIBUTES,
         url_schemes={"http", "https", "mailto"},

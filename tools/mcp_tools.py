@@ -8,12 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import jsonschema
 from django.db import transaction
-from jsonschema.exceptions import ValidationError
-from jsonschema.protocols import Validator
 
 from tools.errors import InvalidArguments, RemoteToolChanged
 from tools.mcp_models import McpServer, McpTool
@@ -21,6 +18,10 @@ from tools.schema import SERVER_SET, path_of, unstorable_names
 from tools.types import Arguments, ToolContext, ToolSpec
 from tools.values import digest, storable
 from workspaces.models import User
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.protocols import Validator
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +60,16 @@ class RemoteSignature:
 
 def layer_of(servers: Sequence[McpServer]) -> list[ToolSpec]:
     """The approved tools of these servers; one that cannot be a tool of ours is left out and logged."""
+    if not servers:
+        return []
+    from jsonschema import SchemaError
+
     specs: dict[str, ToolSpec] = {}
     for server in servers:
         for row in server.tools.exclude(approved_digest="").order_by("name"):
             try:
                 spec = spec_of(server, row)
-            except (jsonschema.SchemaError, ValueError) as exc:
+            except (SchemaError, ValueError) as exc:
                 logger.warning("MCP tool %s of %s is left out: %s", row.name, server.name, type(exc).__name__)
                 continue
             if spec.name in specs:
@@ -76,6 +81,8 @@ def layer_of(servers: Sequence[McpServer]) -> list[ToolSpec]:
 
 def spec_of(server: McpServer, row: McpTool) -> ToolSpec:
     """One approved tool."""
+    from jsonschema import Draft202012Validator, validators  # not at the start of every process: most have no such tool
+
     schema: dict[str, Any] = {"type": "object", "properties": {}, **row.input_schema}
     if schema["type"] != "object" or not isinstance(schema["properties"], dict):
         raise ValueError("the arguments are no object")
@@ -85,7 +92,7 @@ def spec_of(server: McpServer, row: McpTool) -> ToolSpec:
         "properties": {name: part for name, part in schema["properties"].items() if name not in SERVER_SET},
         "required": [name for name in schema.get("required", []) if name not in SERVER_SET],
     }
-    checker = jsonschema.validators.validator_for(shown, default=jsonschema.Draft202012Validator)
+    checker = validators.validator_for(shown, default=Draft202012Validator)
     checker.check_schema(shown)
     server_set = tuple(
         (name, int if isinstance(part, dict) and part.get("type") in ("integer", "number") else str)
