@@ -108,7 +108,7 @@ def stored(row: Model, pk: int) -> None:
 
 
 def _by_column(row: Model) -> dict[str, Any]:
-    return {field.column: field.pre_save(row, True) for field in _fields(type(row)) if not field.primary_key}
+    return {str(field.column): field.pre_save(row, True) for field in _fields(type(row)) if not field.primary_key}
 
 
 def _type(field: Field[Any, Any]) -> str:

@@ -232,11 +232,14 @@ class LeasedRunQuerySet(ScopedQuerySet[R]):
         return [Due(pk=pk, suspect=attempts >= SUSPECT_ATTEMPTS) for pk, attempts in sorted(rows)]
 
     def mark_dispatched(self, pk: int) -> None:
-        """Say that a worker is told, so that the sweep does not tell it again at once."""
+        """Say that a worker is told, so that the sweep does not tell it again at once.
+
+        A run that is still running is being handed back by the open transaction.
+        """
         with connection.cursor() as cursor:
             cursor.execute(
                 f"""UPDATE {self.model._meta.db_table} SET dispatched_at = clock_timestamp(), dispatches = 1
-                    WHERE id = %s AND status = %s AND dispatched_at IS NULL""",  # noqa: S608
+                    WHERE id = %s AND status IN (%s, 'running') AND dispatched_at IS NULL""",  # noqa: S608
                 [pk, self.model.READY],
             )
 
@@ -257,7 +260,8 @@ class LeasedRunQuerySet(ScopedQuerySet[R]):
 
 @cache
 def _claiming(model: type[LeasedRun]) -> Prepared:
-    parents = [(model._meta.get_field(name), f"p{place}") for place, name in enumerate(model.PARENTS)]
+    keys: list[Any] = [model._meta.get_field(name) for name in model.PARENTS]
+    parents = [(field, f"p{place}") for place, field in enumerate(keys)]
     tables = ", ".join(f"{field.related_model._meta.db_table} {alias}" for field, alias in parents)
     joined = "".join(f" AND {alias}.id = r.{field.column}" for field, alias in parents)
     returned = [columns_of(model, "r"), *(columns_of(field.related_model, alias) for field, alias in parents)]

@@ -222,11 +222,11 @@ def test_a_turn_that_takes_too_long_for_its_request_is_handed_back(chat):
 
 def test_a_turn_that_waits_out_its_providers_back_off_is_handed_back_too(chat):
     it = chat("unused")
-    it.llm = RetryingLLM(ScriptedLLM([RateLimitError(retry_after_s=4.5), say("At last.")]), RetryPolicy())
+    it.llm = RetryingLLM(ScriptedLLM([RateLimitError(retry_after_s=3.5), say("At last.")]), RetryPolicy())
     began = time.monotonic()
     turn = it.run(it.send("hi"), sync_seconds=0.3)
     assert (turn.status, turn.attempts) == ("queued", 0)
-    assert time.monotonic() - began < 4.0, "the wait was broken off"
+    assert time.monotonic() - began < 3.5, "the wait was broken off"
     assert it.run(turn).answer == "At last."
 
 
