@@ -10,6 +10,7 @@ Settings (environment):
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -125,6 +126,15 @@ def django_on(url: str) -> Iterator[None]:
         connections.close_all()
 
 
+def own_database() -> None:
+    """For a bench whose imports need Django: a database of this run, gone when the process ends."""
+    stop_on_signals()
+    stack = ExitStack()
+    atexit.register(stack.close)
+    [url] = stack.enter_context(databases(""))
+    stack.enter_context(django_on(url))
+
+
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A folder of this run."""
@@ -145,7 +155,13 @@ class Processes:
         with log.open("ab") as out:
             self.all = [
                 subprocess.Popen(
-                    argv, cwd=cwd, env=dict(env), stdout=out, stderr=out, start_new_session=True, preexec_fn=_die_with_us
+                    argv,
+                    cwd=cwd,
+                    env=dict(env),
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                    preexec_fn=_die_with_us,
                 )
                 for argv in commands
             ]
@@ -262,9 +278,7 @@ class StepLog:
             self._ends[plan] = max(self._ends.get(plan, 0), int(number) + 1)
         return self.lines
 
-    def wait_for(
-        self, names: Sequence[str], steps: int, *, limit_s: float, by: Processes, every: float = 0.02
-    ) -> bool:
+    def wait_for(self, names: Sequence[str], steps: int, *, limit_s: float, by: Processes, every: float = 0.02) -> bool:
         """Whether all these plans ran their last step in time, by processes that are all alive."""
         until, missing = time.monotonic() + limit_s, set(names)
         while missing and time.monotonic() < until and by.alive():

@@ -1,3 +1,4 @@
+# mypy: ignore-missing-imports, allow-untyped-decorators
 """The peer DBOS: a workflow of N steps on a queue. Runs under the peer's own interpreter, which knows nothing of ours.
 
 python dbos_worker.py worker POLL_S CONCURRENCY|none      one of the two worker processes

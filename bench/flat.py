@@ -2,11 +2,11 @@
 
     python bench/flat.py [steps a measurement] [largest table]      6000 100000
 
-Ours alone, two worker processes of eight threads. First plans of 10, 100 and 1,000 steps, then plans of 20 steps beside 100,
-1,000, 10,000 and 100,000 others in the tables: 99 of 100 ended, the rest waiting for a person or for a retry that is far
-off, each with five steps and their ledger and event rows. For each size: steps/s, CPU µs a step of worker and PostgreSQL,
-and what one look of the sweep takes. At the end the query plans of claim, readiness, hot path and sweep, and whether one
-of them reads a whole table.
+Ours alone, two worker processes of eight threads. First plans of 10, 100 and 1,000 steps, then plans of 20 steps beside
+100, 1,000, 10,000 and 100,000 others in the tables: 99 of 100 ended, the rest waiting for a person or for a retry that
+is far off, each with five steps and their ledger and event rows. For each size: steps/s, CPU µs a step of worker and
+PostgreSQL, and what one look of the sweep takes. At the end the query plans of claim, readiness, hot path and sweep,
+and whether one of them reads a whole table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -106,12 +106,22 @@ def fill(peer: Ours, total: int) -> None:
             f"FROM new, {streams} s WHERE s.id = %s",
             [sample.stream_id],
         )
-        other = ("id", "stream_id", "status", "ended_at", "not_before", "template", "lease_until", "lease_owner")
+        other: tuple[str, ...] = (
+            "id",
+            "stream_id",
+            "status",
+            "ended_at",
+            "not_before",
+            "template",
+            "lease_until",
+            "lease_owner",
+        )
         cursor.execute(
-            f"""INSERT INTO {plans} ({_columns(ExecutionPlan, *other)}, stream_id, status, ended_at, not_before, template,
-                    lease_until, lease_owner)
+            f"""INSERT INTO {plans} ({_columns(ExecutionPlan, *other)}, stream_id, status, ended_at, not_before,
+                    template, lease_until, lease_owner)
                 SELECT {_columns(ExecutionPlan, *other, of="p")}, new.stream,
-                    CASE WHEN new.person THEN 'waiting_approval' WHEN new.open THEN 'waiting_retry' ELSE 'completed' END,
+                    CASE WHEN new.person THEN 'waiting_approval' WHEN new.open THEN 'waiting_retry'
+                         ELSE 'completed' END,
                     CASE WHEN NOT new.open THEN now() END,
                     CASE WHEN new.open AND NOT new.person THEN now() + interval '1 day' END, 'filler', NULL, ''
                 FROM new, {plans} p WHERE p.id = %s""",
@@ -201,7 +211,7 @@ def query_plans(peer: Ours) -> int:
     from plan.models import ExecutionPlan, PlanStep
     from tools.runs import RunRef
 
-    found = 0
+    found, run = 0, cast(Any, None)
     with transaction.atomic():
         plan = peer.hold("explained", STEPS_A_PLAN)
 
@@ -211,7 +221,6 @@ def query_plans(peer: Ours) -> int:
             nonlocal run
             run = RunRef.of(plan, won)
 
-        run: Any = None
         asked: dict[str, Callable[[], object]] = {
             "claim": claim,
             "readiness": lambda: PlanStep.objects.next_ready(plan.pk),

@@ -60,8 +60,9 @@ Connection = psycopg.Connection[Any]
 
 def ledger_row(workspace: int, owner: int, name: str, plan: int, step: int, number: int, result: str) -> list[Any]:
     """The call's row, by the columns in `hot.LEDGER`."""
+    arguments = json.dumps({"plan": name, "number": number})
     values = [workspace, owner, name, "step", step, None, plan, 1, 1, "bench_step", "read", "workflow", f"{step}",
-              json.dumps({"plan": name, "number": number}), f"{step}", "succeeded", result, "", 0, False, 0, 0]  # fmt: skip
+              arguments, f"{step}", "succeeded", result, "", 0, False, 0, 0]  # fmt: skip
     return [Int8(value) if isinstance(value, int) and not isinstance(value, bool) else value for value in values]
 
 

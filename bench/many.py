@@ -2,11 +2,12 @@
 
     python bench/many.py [waves] [plans a wave] [steps]      5 2000 10
 
-Each wave is held and queued while the workers run. Every five seconds, and at the end of each wave, a JSON line tells how
-far it is and how much memory each worker holds. At the end the rows are counted: plans and steps completed, calls in the
-ledger, executions in the step log. A worker is judged by what it grew after the first wave, when all is warm.
+Each wave is held and queued while the workers run. Every five seconds, and at the end of each wave, a JSON line tells
+how far it is and how much memory each worker holds. At the end the rows are counted: plans and steps completed, calls
+in the ledger, executions in the step log. A worker is judged by what it grew after the first wave, when all is warm.
 
-BENCH_TRACE=1 traces the workers' allocations instead (`tracemalloc`; slow) and prints what grew most after the first wave.
+BENCH_TRACE=1 traces the workers' allocations instead (`tracemalloc`; slow) and prints what grew most after the first
+wave.
 """
 
 from __future__ import annotations

@@ -153,7 +153,12 @@ class Foreign:
         self.url, self.script = url, [python, str(HERE / f"{self.venv}_worker.py")]
         subprocess.run([*self.script, "migrate"], env=self.env(), cwd=HERE, check=True, timeout=60, capture_output=True)
         self.client = subprocess.Popen(
-            [*self.script, "enqueue"], env=self.env(), cwd=HERE, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*self.script, "enqueue"],
+            env=self.env(),
+            cwd=HERE,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         assert self._answer() == "ready"
 

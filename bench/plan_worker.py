@@ -43,7 +43,7 @@ def bench_agents(identity: str, *, mode: Any = "workflow", tier: Any = None) -> 
     return replace(agent, identity=who, executor=ToolExecutor(_registry, who, mode=mode))
 
 
-tasks.create_agent = bench_agents  # type: ignore[assignment]
+tasks.create_agent = bench_agents  # type: ignore[assignment, attr-defined]
 
 
 def trace_memory() -> None:

@@ -9,8 +9,9 @@
     statement       the same with our own statement, which asks for fence, rights and readiness besides
 
 Each repeat measures each of them three times: plans that are run while they come, plans that lie in the queue when the
-workers begin, and lone plans at random moments on idle workers (enqueue to first step). A last part counts what ours and the floor write: rows of each table and commits a step. Prints JSON lines and the
-tables. What it starts and makes goes away, also at Ctrl-C.
+workers begin, and lone plans at random moments on idle workers (enqueue to first step). A last part counts what ours
+and the floor write: rows of each table and commits a step. Prints JSON lines and the tables. What it starts and makes
+goes away, also at Ctrl-C.
 """
 
 from __future__ import annotations
@@ -186,7 +187,9 @@ def report(results: dict[str, list[dict[str, Any]]]) -> None:
                 spread([one["steps_per_s_enqueueing"] for one in rows]),
                 spread([one["enqueue_ms"] for one in rows], 1),
                 f"{rates['ours'] / rates[kind]:.2f}" if "ours" in rates else "–",
-                spread([one["worker_cpu_us"] for one in rows]) + " + " + spread([one["backend_cpu_us"] for one in rows]),
+                spread([one["worker_cpu_us"] for one in rows])
+                + " + "
+                + spread([one["backend_cpu_us"] for one in rows]),
                 f"{percentile(idle, 0.5):.1f} / {percentile(idle, 0.99):.1f} / {max(idle):.1f}",
                 len(idle),
                 sum(one["twice"] for one in rows),
@@ -220,7 +223,13 @@ def main(arguments: Sequence[str]) -> None:
                         peer = PEERS[kind](place)
                         own.callback(peer.close)
                         one = measure(
-                            peer, place, plans=int(plans), steps=int(steps), tag=f"{kind}{repeat}", log=log, folder=folder
+                            peer,
+                            place,
+                            plans=int(plans),
+                            steps=int(steps),
+                            tag=f"{kind}{repeat}",
+                            log=log,
+                            folder=folder,
                         )
                     say(**one | {"idle_ms": [round(percentile(one["idle_ms"], share), 1) for share in (0.5, 0.99, 1)]})
                     results[kind].append(one)

@@ -1,3 +1,4 @@
+# mypy: ignore-missing-imports, allow-untyped-decorators
 """The peer procrastinate: a job a step, each defers the next. Runs under the peer's own interpreter.
 
 python procrastinate_worker.py worker CONCURRENCY     one of the two worker processes

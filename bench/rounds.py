@@ -8,14 +8,13 @@ The model answers at once and each round calls one read tool. Prints one JSON li
     W2  ours    agent, loop, policies and transcript on PostgreSQL, one commit a round; ms a round
     W2  ours, a further round   the same without what a turn costs once: the long conversation less a short one
     W2  floor   the rows those rounds left, inserted and committed once a round through bare psycopg, prepared
+    W2  floor, one pipeline     the same statements sent without waiting for each other's answers
 
-Ours and the floor alternate, so that both meet the same neighbours; each line also says the CPU time of this process.
-Reads `DATABASE_URL`; what it makes there it deletes.
+Ours and the floors alternate, so that all meet the same neighbours; each line also says the CPU time of this process.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import statistics
@@ -27,13 +26,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 os.environ.setdefault("DATABASE_POOL_SIZE", "4")
 
-import django
+from bed import own_database, say
 
-django.setup()
+own_database()
 logging.disable(logging.WARNING)
 
 from django.db import connection
@@ -206,7 +204,7 @@ class Persisted:
         self.workspace = ensure_workspace(slug=f"bench-{self.user.pk}", name="bench", member=self.user)
         self.who = _identity(Limits(iterations=self.rounds + 1, tool_calls=self.rounds + 1, same_call=10**6))
 
-    def agents(self, _name: str, **_options: Any) -> Any:
+    def agents(self, identity: str, **_options: Any) -> Any:
         agent = create_agent(self.who, llm=AtOnce(self.rounds))
         return replace(agent, executor=ToolExecutor(registry, self.who, mode="conversation"))
 
@@ -253,24 +251,30 @@ def _insert(row: Any) -> tuple[str, list[str], list[Any]]:
     return row._meta.db_table, [str(each.column) for each in fields], elsewhere
 
 
-def floor(turn: Turn, rounds: list[list[tuple[str, list[str], list[Any]]]]) -> Callable[[], None]:
+def floor(
+    turn: Turn, rounds: list[list[tuple[str, list[str], list[Any]]]], *, pipeline: bool = False
+) -> Callable[[], None]:
     """The same inserts, the counter's and the turn's UPDATE, one commit a round, on a connection of its own."""
     import psycopg
 
     parts = connection.get_connection_params()
     dsn = {name: parts[name] for name in ("host", "port", "user", "password", "dbname") if parts.get(name)}
     raw = psycopg.connect(**dsn, prepare_threshold=0)
+    raw.execute("SELECT 1")
+    raw.commit()
 
     def run() -> None:
         for rows in rounds:
-            for table, columns, values in rows:
-                names, places = ", ".join(f'"{name}"' for name in columns), ", ".join(["%s"] * len(columns))
-                raw.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", values)
-            raw.execute("UPDATE capstan_events_stream SET last_seq = last_seq + 3 WHERE id = %s", [turn.stream_id])
-            raw.execute(
-                "UPDATE capstan_chat_turn SET attempts = 0, lease_until = clock_timestamp() WHERE id = %s", [turn.pk]
-            )
-            raw.commit()
+            with raw.pipeline() if pipeline else nullcontext():
+                for table, columns, values in rows:
+                    names, places = ", ".join(f'"{name}"' for name in columns), ", ".join(["%s"] * len(columns))
+                    raw.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", values)
+                raw.execute("UPDATE capstan_events_stream SET last_seq = last_seq + 3 WHERE id = %s", [turn.stream_id])
+                raw.execute(
+                    "UPDATE capstan_chat_turn SET attempts = 0, lease_until = clock_timestamp() WHERE id = %s",
+                    [turn.pk],
+                )
+                raw.commit()
         raw.close()
 
     return run
@@ -303,12 +307,15 @@ class Series:
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 50
     repeats = int(sys.argv[2]) if len(sys.argv) > 2 else 20
-    memory, ours, bare = Series(), Series(), Series()
-    work = in_memory(rounds)
-    for _ in range(repeats):
-        memory.time(work)
-    say(w="W1", peer="ours", n=rounds, us_per_round=memory.line(rounds, 1e6))
-    bench, short, turns = Persisted(rounds), Persisted(SHORT), Series()
+    if rounds <= SHORT:
+        raise SystemExit(f"rounds: more than {SHORT}, the length of the short conversation")
+    for count in (SHORT, rounds):
+        memory, work = Series(), in_memory(count)
+        for _ in range(repeats):
+            memory.time(work)
+        say(w="W1", peer="ours", n=count, us_per_round=memory.line(count, 1e6))
+    ours, turns, bare, piped = Series(), Series(), Series(), Series()
+    bench, short = Persisted(rounds), Persisted(SHORT)
     try:
         for repeat in range(repeats + 3):
             for each, series in ((bench, ours), (short, turns)):
@@ -319,28 +326,31 @@ def main() -> None:
                     series.time(each.run)
             if repeat >= 3:
                 assert bench.turn is not None
-                bare.time(floor(bench.turn, rows_of(bench.turn, rounds)))
+                rows = rows_of(bench.turn, rounds)
+                bare.time(floor(bench.turn, rows))
+                moved = [[(table, names, _moved(names, values)) for table, names, values in one] for one in rows]
+                piped.time(floor(bench.turn, moved, pipeline=True))
     finally:
         bench.delete()
         short.delete()
+    say(w="W2", peer="ours", n=SHORT, ms_per_round=turns.line(SHORT, 1e3))
     say(w="W2", peer="ours", n=rounds, ms_per_round=ours.line(rounds, 1e3))
-    say(w="W2", peer="floor", n=rounds, ms_per_round=bare.line(rounds, 1e3))
     more = rounds - SHORT
-    added = [(a - b) / more for a, b in zip(ours.wall, turns.wall, strict=True)]
-    say(
-        w="W2",
-        peer="ours, a further round",
-        n=rounds,
-        ms_per_round={"median": round(statistics.median(added) * 1e3, 3)},
+    further = Series(
+        [(a - b) for a, b in zip(ours.wall, turns.wall, strict=True)],
+        [(a - b) for a, b in zip(ours.cpu, turns.cpu, strict=True)],
     )
-    each = [b / rounds for b in bare.wall]
-    ratio = statistics.median(a / b for a, b in zip(added, each, strict=True))
-    best = (min(ours.wall) - min(turns.wall)) / more / min(each)
-    say(w="W2", further_round_to_floor=round(ratio, 2), best_to_best=round(best, 2))
+    say(w="W2", peer="ours, a further round", n=rounds, ms_per_round=further.line(more, 1e3))
+    for name, series in (("floor", bare), ("floor, one pipeline", piped)):
+        say(w="W2", peer=name, n=rounds, ms_per_round=series.line(rounds, 1e3))
+        ratio = statistics.median(a / more / (b / rounds) for a, b in zip(further.wall, series.wall, strict=True))
+        best = (min(ours.wall) - min(turns.wall)) / more / (min(series.wall) / rounds)
+        say(w="W2", a_further_round_to=name, ratio=round(ratio, 2), best_to_best=round(best, 2))
 
 
-def say(**line: Any) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
+def _moved(names: list[str], values: list[Any]) -> list[Any]:
+    """The same row once more, where no other is."""
+    return [v + 1_000_000 if name in {"round", "seq"} else v for name, v in zip(names, values, strict=True)]
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ Prints one JSON line a measurement:
     read        check, and the tool in a thread of its own with a deadline; the bar is 100 µs of CPU
     bare        the membership query alone, prepared, through bare psycopg: the part that no policy layer saves
     ledgered    the same read through `ToolExecutor.execute`, its row committed
-
-Reads `DATABASE_URL`; what it makes there it deletes.
 """
 
 from __future__ import annotations
@@ -25,22 +23,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 os.environ.setdefault("DATABASE_POOL_SIZE", "4")
 
-import django
+from bed import own_database
 
-django.setup()
+own_database()
 logging.disable(logging.WARNING)
 
 from django.db import connection
 from django.utils import timezone
+from psycopg import RawCursor
+from psycopg.types.numeric import Int8
 
 from llm.types import ToolCall
 from prompt.types import AgentIdentity
 from tools.executor import ToolExecutor
-from tools.membership import _QUESTION
+from tools.membership import _MEMBER
 from tools.models import ToolExecution
 from tools.registry import Registry, tool
 from tools.types import ToolContext
@@ -123,7 +122,7 @@ def _measure(tools: Registry, user: User, space: Workspace, calls: int) -> None:
 
     def bare() -> Any:
         connection.ensure_connection()
-        return connection.connection.execute(_QUESTION, (user.pk, space.pk), prepare=True).fetchone()
+        return RawCursor(connection.connection).execute(_MEMBER.text, (Int8(user.pk), Int8(space.pk))).fetchone()
 
     def read() -> Any:
         return executor.run_reads([(executor.check(call, context), context)])
