@@ -67,11 +67,19 @@ def window_now() -> Window:
     return Window(turns=own.window_turns, tokens=own.window_tokens, result_chars=own.result_chars)
 
 
-def says_summary(dynamic: str) -> bool | None:
-    """Whether layer 4 holds a summary in place of the whole snapshot; None when it holds neither."""
+def holds_summary(turn: Turn, dynamic: str, *, version: int) -> bool:
+    """Whether what the turn is told of the snapshot is a summary in place of the whole.
+
+    Args:
+        dynamic: its layer 4; where that repeats no snapshot, it is what an earlier message of the window says.
+        version: of the snapshot.
+    """
     inner = dynamic.removeprefix(OPENING).removesuffix(CLOSING).strip()
     snapshot = json.loads(inner).get("snapshot") if inner else None
-    return None if snapshot is None else snapshot.get("summary", {}).get("reason") == "over_budget"
+    if snapshot is not None:
+        return bool(snapshot.get("summary", {}).get("reason") == "over_budget")
+    earlier = Turn.objects.filter(conversation_id=turn.conversation_id, snapshot_version=version).order_by("-pk")
+    return bool(earlier.values_list("snapshot_is_summary", flat=True).first())
 
 
 def envelope_of(row: Message | None) -> Envelope | None:

@@ -15,7 +15,7 @@ from chat.ending import end_turn
 from chat.errors import QuestionTooLarge
 from chat.hot import store_read_round
 from chat.models import HistorySummary, Message, Turn
-from chat.past import context_beside, grouped, journal_of, refuse_stranger, says_summary, store_summary, window_now
+from chat.past import context_beside, grouped, holds_summary, journal_of, refuse_stranger, store_summary, window_now
 from chat.queries import branch_of, messages_of
 from events.models import EventRecord
 from events.types import EventName
@@ -83,17 +83,7 @@ class ChatTranscript:
 
     def set_dynamic(self, text: str, snapshot_version: int) -> None:
         """Store layer 4 with the user message, once."""
-
-        is_summary = says_summary(text)
-        if is_summary is None:  # the snapshot is not repeated: it is what an earlier message of the window says
-            is_summary = (
-                Turn.objects.filter(conversation_id=self.turn.conversation_id, snapshot_version=snapshot_version)
-                .order_by("-pk")
-                .values_list("snapshot_is_summary", flat=True)
-                .first()
-                or False
-            )
-
+        is_summary = holds_summary(self.turn, text, version=snapshot_version)
         columns = {"dynamic": text, "snapshot_version": snapshot_version, "snapshot_is_summary": is_summary}
 
         def closing() -> None:  # the turn's own row is written under the locks of stream and run
@@ -147,10 +137,15 @@ class ChatTranscript:
         """Where the turn stands, read afresh."""
         return journal_of(self.turn.pk)
 
-    def messages(self) -> Sequence[LLMMessage]:
-        """The history to send: windowed, repaired, layer 4 in the newest user message. Raises `NoMember`."""
+    def messages(self, *, before_round: int | None = None) -> Sequence[LLMMessage]:
+        """The history to send: windowed, repaired, layer 4 in the newest user message. Raises `NoMember`.
+
+        Args:
+            before_round: as it was sent for that round; None: for the next one.
+        """
         refuse_stranger(self.turn)
-        return build_history([*self._past(), self._own()], window=window_now(), model=self.model, summary=self._summary)
+        own = self._own() if before_round is None else self._read(before_round)
+        return build_history([*self._past(), own], window=window_now(), model=self.model, summary=self._summary)
 
     def tool_context(self, *, round: int, position: int) -> ToolContext:  # noqa: A002  # a round is a round
         """Who calls: the signed-in user of the turn, whatever the model says (CAP-036)."""
@@ -393,5 +388,9 @@ class ChatTranscript:
     def _own(self) -> PastTurn:
         """The turn's own messages: read once, and again whenever a round was stored in a unit."""
         if self._sent is None:
-            self._sent = grouped([self.turn], messages_of([self.turn]))[0].messages
+            self._sent = self._read().messages
         return PastTurn(key=self.turn.pk, messages=self._sent)
+
+    def _read(self, before_round: int | None = None) -> PastTurn:
+        rows = messages_of([self.turn])
+        return grouped([self.turn], [row for row in rows if before_round is None or row.round < before_round])[0]

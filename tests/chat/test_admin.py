@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 from django.test import Client
 from django.urls import reverse
 
-from chat.models import Conversation, Message
+from chat.models import Conversation
 from chat.preview import preview_of
+from factory.agents import create_agent
 from llm.testing import call
+from llm.types import LLMResponse
+from prompt.types import Limits
+from tests.loop.dialects import blocks_of
 
 
 @pytest.fixture
@@ -25,7 +32,6 @@ def signed_in(chat):
 def test_the_preview_is_what_the_model_got(signed_in):
     it, _browser = signed_in
     turn = it.conversation.turns.get()
-    Message.objects.filter(turn=turn, round=2).delete()  # as it stood before the last model call
     parts = preview_of(turn)
     sent = it.llm.requests[-1]
     assert [part.text for part in parts[1:4]] == [block.text for block in sent.system]
@@ -33,6 +39,43 @@ def test_the_preview_is_what_the_model_got(signed_in):
     assert parts[4].text == sent.messages[0].content
     assert [part.cached for part in parts[4:]] == [message.cache for message in sent.messages]
     assert parts[0].title == f"tools ({len(sent.tools)})"
+
+
+def test_the_preview_shows_the_forced_final_answers_note_and_what_a_hand_off_asked(chat):
+    plan = call("create_plan", goal="Look", steps=[{"key": "a", "action": "Look"}])
+    for answers, limits in (([call("no_such"), "So far."], Limits(iterations=1)), ([plan], Limits())):
+        it = chat(*answers, limits=limits)
+        it.agents = limited(it)
+        turn = it.say("go")
+        parts = preview_of(turn)
+        assert [part.text for part in parts[4:]] == [text_of(m) for m in it.llm.requests[-1].messages]
+
+
+def limited(it):
+    def agents(identity, *, mode="conversation", tier=None):
+        agent = create_agent(identity, llm=it.llm, mode=mode, tier=tier)
+        return replace(agent, identity=replace(agent.identity, limits=it.limits))
+
+    return agents
+
+
+def text_of(message):
+    made = [f"→ {call['name']}({json.dumps(call['arguments'], ensure_ascii=False)})" for call in message.tool_calls]
+    return "\n".join([message.content, *made] if message.content else made)
+
+
+def test_the_preview_of_a_turn_that_has_not_begun_says_what_is_still_to_come(chat):
+    it = chat("later")
+    assert preview_of(it.send("hi"))[-1].title == "layer 4"
+    assert it.llm.requests == []
+
+
+def test_the_preview_shows_replayed_blocks(chat):
+    made = blocks_of("anthropic", "Hi.", [])
+    it = chat(LLMResponse(content="Hi.", blocks=made), LLMResponse(content="Yes.", blocks=made))
+    it.say("one")
+    shown = [part.title for part in preview_of(it.say("two"))[4:]]
+    assert shown == ["user", "assistant, as its model made it, thinking included", "user"]
 
 
 def test_pages_of_the_admin(signed_in):
