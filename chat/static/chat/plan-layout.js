@@ -126,7 +126,7 @@ function fromZero(all) {
 function drawn(item, others) {
   let sum = 0, weights = 0;
   for (const other of others) {
-    const weight = item.size === 1 ? (other.size === 1 ? 1 : 0.1) : other.size === 1 ? 0.3 : 6;
+    const weight = item.size === 1 ? (other.size === 1 ? 1 : 0.01) : other.size === 1 ? 0.3 : 6;
     sum += weight * other.at;
     weights += weight;
   }
