@@ -1,3 +1,5 @@
+import gc
+
 from django.apps import AppConfig
 
 
@@ -9,3 +11,6 @@ class ConfigConfig(AppConfig):
 
     def ready(self) -> None:
         from config import celery, checks  # noqa: F401  the tasks' current app; the system checks
+
+        gc.freeze()
+        gc.enable()

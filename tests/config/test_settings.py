@@ -1,5 +1,6 @@
 """Settings that other processes depend on."""
 
+import gc
 import logging
 import stat
 from pathlib import Path
@@ -105,3 +106,8 @@ def test_the_lock_names_no_host():
         pinned = [line for line in text.splitlines() if "==" in line]
         assert pinned
         assert all(line.endswith("\\") for line in pinned)  # its hashes follow
+
+
+def test_what_was_loaded_at_the_start_is_left_out_of_the_collectors_rounds():
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 10_000
