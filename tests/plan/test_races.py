@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 HANDS = ("decide", "adapt", "cancel", "completion", "retry", "sweep")
 PAIRS = list(combinations_with_replacement(HANDS, 2))
-A_FEW, MANY = 2, 200
+A_FEW, MANY = 2, 100
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
