@@ -132,7 +132,7 @@ class PlannerAgent:
         """
         return self._run(
             transcript,
-            system=self._system(recipe, "\n\n".join(part for part in (system_context, self._board()) if part)),
+            system=self.step_system(recipe, system_context),
             cancel=cancel,
             on_event=on_event,
             seconds=deadline_s or self.identity.limits.step_seconds,
@@ -142,6 +142,10 @@ class PlannerAgent:
     def chat_system(self, recipe: WorkflowTemplate | None = None) -> tuple[SystemBlock, ...]:
         """Layers 1 to 3 of a chat turn, as `handle_message` sends them."""
         return self._system(recipe, self._board())
+
+    def step_system(self, recipe: WorkflowTemplate | None = None, system_context: str = "") -> tuple[SystemBlock, ...]:
+        """Layers 1 to 3 of an LLM step, as `run_step` sends them."""
+        return self._system(recipe, "\n\n".join(part for part in (system_context, self._board()) if part))
 
     def _board(self) -> str:
         return BOARD_INSTRUCTIONS if self.identity.blackboard else ""

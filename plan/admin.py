@@ -40,6 +40,7 @@ class PlanStepInline(admin.TabularInline[PlanStep, ExecutionPlan]):
     fk_name = "plan"
     extra = 0
     can_delete = False
+    show_change_link = True
     fields = (
         "order",
         "key",
