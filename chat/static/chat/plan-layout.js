@@ -2,7 +2,7 @@
 // All in units: a layer has the number `layer`, a place across the layers is `at`, one step being 1 wide.
 
 const BEND = 0.3; // how wide an edge is where it passes a layer
-const YIELDING = 0.05; // how much a passing edge weighs beside a step
+const YIELDING = 0.005; // how much a passing edge weighs beside a step
 const MOST_BENDS = 4_000; // past it long edges go straight
 const SWEEPS = 8;
 
