@@ -1,4 +1,4 @@
-# mypy: ignore-missing-imports, allow-untyped-decorators
+# mypy: allow-untyped-decorators
 """The peer DBOS: a workflow of N steps on a queue. Runs under the peer's own interpreter, which knows nothing of ours.
 
 python dbos_worker.py worker POLL_S CONCURRENCY|none      one of the two worker processes
@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from dbos import DBOS, DBOSClient, run_dbos_database_migrations
+from dbos import DBOS, DBOSClient, run_dbos_database_migrations  # type: ignore[import-not-found]
 from plan_step import do_step
 
 URL = os.environ["BENCH_PEER_DATABASE"]

@@ -1,4 +1,4 @@
-# mypy: ignore-missing-imports, allow-untyped-decorators
+# mypy: allow-untyped-decorators
 """The peer procrastinate: a job a step, each defers the next. Runs under the peer's own interpreter.
 
 python procrastinate_worker.py worker CONCURRENCY     one of the two worker processes
@@ -13,7 +13,7 @@ import sys
 import time
 
 from plan_step import do_step
-from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
+from procrastinate import App, PsycopgConnector, SyncPsycopgConnector  # type: ignore[import-not-found]
 
 URL = os.environ["BENCH_PEER_DATABASE"]
 app = App(connector=PsycopgConnector(conninfo=URL))
