@@ -216,9 +216,15 @@ def another_tab(beside: Page, page: Page) -> None:
     expect(answer(turn)).to_contain_text("The first answer")
     expect(answer(ended(page))).to_contain_text("The first answer")
     expect(ended(page).locator(".answered .pages")).to_have_text("1/2")
+    first = beside.locator("[data-turn]").first
+    first.hover()
+    first.get_by_role("button", name="Edit the question").click()
+    first.get_by_label("Your question").fill("Hello, half typed")
     ended(page).get_by_role("button", name="Version of the question after this").click()
     expect(beside.locator("[data-slot=question]")).to_have_text(["Hello", "What is fast?"])
     expect(answer(ended(beside))).to_contain_text("The third answer")
+    expect(first.get_by_label("Your question")).to_have_value("Hello, half typed")
+    expect(first.get_by_label("Your question")).to_be_focused()
 
 
 def a_narrow_window(page: Page) -> None:

@@ -14,6 +14,7 @@ from context.errors import SnapshotInvalid, UnknownScope
 from context.models import ScopeVersion
 from context.registry import builders, snapshot_builder
 from context.services import SnapshotService
+from context.settings import ContextSettings
 from context.summary import estimate_tokens, within_budget
 from streaming.connection import client
 from tests.support.runs import make_user, make_workspace
@@ -53,6 +54,14 @@ def test_cap_037_a_snapshot_is_built_once_a_version(only):
     bump(workspace)
     second = service.get_or_build(workspace.scope_id, user_id=user.pk)
     assert (second["version"], second["snapshot"]["numbers"]["n"]) == (1, 2)
+
+
+def test_a_snapshot_is_kept_as_long_as_the_setting_says(only, settings, redis):
+    settings.CAPSTAN_CONTEXT = {"ttl_s": 40}
+    workspace = make_workspace()
+    SnapshotService().get_or_build(workspace.scope_id)
+    assert 30 < redis.ttl(f"agent:snapshot:{workspace.pk}:-:0") <= 40
+    assert ContextSettings().ttl_s == 300
 
 
 def test_a_per_user_builder_makes_a_snapshot_a_user(only):

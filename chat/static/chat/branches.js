@@ -68,9 +68,32 @@ export class Branches {
       const response = await fetch(location.pathname + location.search, { credentials: "same-origin" });
       if (!response.ok || response.redirected) throw new Error(`the page answered ${response.status}`);
       const page = new DOMParser().parseFromString(await response.text(), "text/html");
+      const drafts = this.drafts();
       this.root.replaceChildren(...page.querySelector("[data-page]").childNodes);
+      this.restore(drafts);
     } catch {
       location.reload();
+    }
+  }
+
+  // What somebody is typing instead of a question outlives a drawing anew, where the question is still shown.
+  drafts() {
+    return [...this.root.querySelectorAll("[data-edit]")].map((form) => ({
+      turn: form.closest("[data-turn]").dataset.turn,
+      text: form.elements.text.value,
+      typing: form.contains(document.activeElement),
+      sending: form.querySelector(".primary").disabled,
+    }));
+  }
+
+  restore(drafts) {
+    for (const { turn, text, typing, sending } of drafts) {
+      const shown = this.thread.turn(turn);
+      if (!shown || sending) continue;
+      const before = document.activeElement;
+      this.edit(shown);
+      shown.querySelector("[data-edit]").elements.text.value = text;
+      if (!typing) before?.focus();
     }
   }
 
