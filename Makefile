@@ -1,7 +1,7 @@
 # One runner, for people and CI alike. `make run` starts everything, `make test` proves it.
 
 PYTHON ?= python3
-JOBS ?= 2
+JOBS ?= 4
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
@@ -14,7 +14,7 @@ COMPILE := $(VENV)/bin/uv pip compile --generate-hashes --universal --python-ver
 
 help:
 	@echo "make run    start everything (PORT=8000, CAPSTAN_STATE_DIR=var); Ctrl-C stops it"
-	@echo "make test   run the test suite on servers of its own (JOBS=2 at once; ARGS=... goes to pytest)"
+	@echo "make test   run the test suite on servers of its own (JOBS=4 at once; ARGS=... goes to pytest)"
 	@echo "make lint   ruff, import contracts, mypy --strict"
 	@echo "make setup  only the virtual environment, with everything in it"
 
@@ -27,7 +27,7 @@ run: $(BASE)
 # The suite starts more than a hundred processes; none of them compiles what another one has.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(DEV)
-	@$(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: export SECRET_KEY = lint-only-not-secret
 lint: export CAPSTAN_ENV_FILE =

@@ -20,6 +20,23 @@ from tests.support.processes import Processes
 pytest_plugins = ["llm.testing.plugin"]
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Files that take longest, longest first: what ends last is then short.
+LONG = (
+    "tests/config/test_up.py",
+    "tests/browser/test_chat.py",
+    "tests/browser/test_plan_views.py",
+    "tests/chat/test_crash.py",
+    "tests/worker/test_crash.py",
+    "tests/config/test_model_settings.py",
+    "tests/plan/test_races.py",
+    "tests/browser/test_branches.py",
+    "tests/tools/test_mcp_server.py",
+    "tests/worker/test_faults.py",
+    "tests/catalog/test_command.py",
+    "tests/tools/test_call_runs.py",
+    "tests/chat/test_many.py",
+    "tests/config/test_health.py",
+)
 OPT_IN = ("live_llm", "quality", "chaos")
 _servers = ExitStack()
 _left_out: list[str] = []
@@ -43,7 +60,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the opt-in lanes unless `-m` names them, and the browser's tests where there is none."""
+    """Leave out the lanes that `-m` does not name, and the browser's tests where there is none; long ones first."""
     wanted = config.option.markexpr
     dropped = [item for item in items if any(item.get_closest_marker(lane) and lane not in wanted for lane in OPT_IN)]
     if chromium_path() is None:
@@ -55,6 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in dropped]
+    ranks = {(config.rootpath / file): rank for rank, file in enumerate(LONG)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

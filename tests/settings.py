@@ -42,4 +42,5 @@ if _worker := re.fullmatch(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", "")
 from config.settings import *  # noqa: E402, F403
 from config.settings import INSTALLED_APPS  # noqa: E402
 
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # a good one takes its time
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.support.clearing"]

@@ -21,7 +21,6 @@ from config.embedded import remove_sockets, servers_of
 from config.state import StateFolder
 from tests.config import up
 from tests.conftest import chromium_path
-from tests.support.waiting import wait_until
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -85,7 +84,7 @@ def stack() -> Iterator[Stack]:
         yield Stack(url=url.rstrip("/"), password=password[1], state=state)
     finally:
         process.close()
-        wait_until(lambda: not up.processes_of(state), what="an end of the stack")
+        up.wait_for_end(state)
         remove_sockets(StateFolder(state))
 
 

@@ -128,10 +128,7 @@ def test_sigterm_and_a_killed_manager_leave_no_process():
     state = up.fresh_state()
     with up.running(state) as (process, _):
         names = {"postgres", "valkey-server", "uvicorn", "turns,plans", "sweep", "suspect", "beat"}
-        wait_until(
-            lambda: all(any(name in command for command in up.processes_of(state).values()) for name in names),
-            what="all children",
-        )
+        up.wait_for(state, lambda running: all(any(name in each for each in running) for name in names), what="all")
         asked = time.monotonic()
         assert process.terminate(STOP_S) == 0, process.output
         assert time.monotonic() - asked < STOP_S
@@ -141,7 +138,7 @@ def test_sigterm_and_a_killed_manager_leave_no_process():
         assert "with the password" not in process.output  # it was printed once
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        wait_until(lambda: not up.processes_of(state), STOP_S, what=f"an end of {up.processes_of(state)}")
+        up.wait_for_end(state, STOP_S)
 
 
 def test_it_stops_with_its_parent_when_asked_to():
@@ -165,7 +162,7 @@ def test_it_stops_with_its_parent_when_asked_to():
     try:
         parent.wait_for_line("ready to accept connections", up.START_S)
         os.kill(parent.pid, signal.SIGKILL)
-        wait_until(lambda: not up.processes_of(state), STOP_S, what=f"an end of {up.processes_of(state)}")
+        up.wait_for_end(state, STOP_S)
     finally:
         parent.close()
         up.remove_sockets(StateFolder(state))
@@ -189,9 +186,9 @@ def test_what_a_killed_test_session_had_started_ends_with_it():
         ),
     )
     try:
-        wait_until(lambda: any("bin/postgres -D" in each for each in up.processes_of(state).values()), up.START_S)
+        up.wait_for(state, lambda running: "bin/postgres -D" in str(running), up.START_S, what="its PostgreSQL")
         os.kill(killed.pid, signal.SIGKILL)
-        wait_until(lambda: not up.processes_of(state), STOP_S, what=f"an end of {up.processes_of(state)}")
+        up.wait_for_end(state, STOP_S)
     finally:
         killed.close()
         up.remove_sockets(StateFolder(state))

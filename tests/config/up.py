@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -71,8 +71,18 @@ def running(state: Path, **extra: str) -> Iterator[tuple[Running, int]]:
             yield up, port
         finally:
             up.close()
-            wait_until(lambda: not processes_of(state), what=f"an end of {processes_of(state)}")
+            wait_for_end(state)
             remove_sockets(StateFolder(state))
+
+
+def wait_for(state: Path, fits: Callable[[list[str]], object], timeout: float = 10.0, *, what: str) -> None:
+    """Wait until the commands of the processes on the state folder fit; asking reads all of /proc."""
+    wait_until(lambda: fits(list(processes_of(state).values())), timeout, poll_s=0.1, what=what)
+
+
+def wait_for_end(state: Path, timeout: float = 10.0) -> None:
+    """Wait until no process is left on the state folder."""
+    wait_for(state, lambda commands: not commands, timeout, what=f"an end of what runs on {state}")
 
 
 def processes_of(state: Path) -> dict[int, str]:
