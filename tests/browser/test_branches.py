@@ -93,7 +93,9 @@ def test_a_question_after_a_try_that_said_nothing_can_be_edited(
     silent = cancel_turn(turn_id=retry.pk)
     asked = ended_turn(conversation, "What is slow?", "The first answer.")
     assert asked.after_id == silent.pk
-    model = openai_loopback(say("The second answer."))
+    model = openai_loopback(
+        say("The second answer."), *[say("So far", stop_reason=reason) for reason in ("refusal", "max_tokens")], say("")
+    )
     processes.worker("turns,plans", environment=model.environment())
     _, url = processes.web(environment=model.environment())
     cookie = {"name": "sessionid", "value": session_of(conversation.user), "url": url, "sameSite": "Lax"}
@@ -111,9 +113,26 @@ def test_a_question_after_a_try_that_said_nothing_can_be_edited(
         expect(answer(ended(page))).to_contain_text("The second answer")
         expect(ended(page).locator(".asked .pages")).to_have_text("2/2")
         assert active(conversation).after_id == silent.pk
+        how_an_answer_ended(page)
         assert reader.complaints == []
     finally:
         reader.close()
+
+
+def how_an_answer_ended(page: Page) -> None:
+    """A refusal, a truncation and an empty answer are told apart, live and when the page is opened again."""
+    said = (
+        "The model declined to answer.",
+        "The answer was cut off at its length limit.",
+        "The model gave an empty answer.",
+    )
+    for number, notice in enumerate(said, start=3):
+        page.get_by_label("Message", exact=True).fill("And?")
+        page.keyboard.press("Enter")
+        expect(page.locator("[data-turn]")).to_have_count(number)
+        expect(ended(page).locator("[data-slot=notice]")).to_have_text(notice)
+    page.reload()
+    assert page.locator("[data-slot=notice]:visible").all_inner_texts() == ["Cancelled.", *said]
 
 
 def board_of_the_page(page: Page) -> None:
