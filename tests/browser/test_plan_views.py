@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from events.models import EventRecord, Stream
 from events.types import EventName
@@ -115,6 +115,14 @@ def tell(plan: ExecutionPlan, *events: EventRecord) -> None:
     with intervention(ExecutionPlan, plan.pk) as change:
         Stream.objects.append(change.run.stream_id, list(events), correlation_id="test")
     wake(plan.stream_id)
+
+
+def move(step: PlanStep, arrow: Callable[[], object], **more: Any) -> None:
+    """Take an arrow of a step and tell it, as its plan's owner would."""
+    with intervention(ExecutionPlan, step.plan_id) as change:
+        assert arrow()
+        step.refresh_from_db()
+        services.record_step(step, events=change, **more)
 
 
 def pause(page: Page) -> None:
@@ -224,12 +232,6 @@ def test_waits_failures_and_skipped_steps_are_told_apart_without_colours(opened:
     page = opened(plan)
     first, models, views = PlanStep.objects.of(plan.pk)[:3]
 
-    def move(step: PlanStep, arrow: Callable[[], object], **more: Any) -> None:
-        with intervention(ExecutionPlan, plan.pk) as change:
-            assert arrow()
-            step.refresh_from_db()
-            services.record_step(step, events=change, **more)
-
     steps = PlanStep.objects
     move(first, lambda: steps.start(first.pk))
     move(first, lambda: steps.complete(first.pk, result=None, synthesis="Found."), synthesis="Found.")
@@ -263,6 +265,25 @@ def test_waits_failures_and_skipped_steps_are_told_apart_without_colours(opened:
     expect(node(page, "design")).to_contain_text("Skipped")
     expect(node(page, "views")).to_contain_text("Failed")
     assert states(page) == dict(PlanStep.objects.of(plan.pk).values_list("key", "status"))
+
+
+def test_a_shape_that_comes_late_takes_nothing_back(opened: Open, owner: User) -> None:
+    plan = branching(owner)
+    page = opened(plan)
+    asked: list[Route] = []
+    page.route("**/graph/", lambda route: asked.append(route))
+    step, steps = PlanStep.objects.of(plan.pk)[0], PlanStep.objects
+    move(step, lambda: steps.start(step.pk))
+    with page.expect_request("**/graph/"):
+        adapt_plan(plan_id=plan.pk, changes=[StepChange(op="remove", key="sum-up")], by=owner)
+    expect(page.locator("[data-step]")).to_have_count(4)
+    [route] = asked
+    answer = route.fetch()
+    move(step, lambda: steps.complete(step.pk, result=None, synthesis="Found."), synthesis="Found.")
+    expect(page.locator('[data-step="survey"]')).to_have_attribute("data-status", "completed")
+    route.fulfill(response=answer)
+    expect(node(page, "sum-up")).to_have_count(0)
+    expect(node(page, "survey")).to_have_attribute("data-status", "completed")
 
 
 def test_keyboards_and_screen_readers_find_their_way(opened: Open, owner: User) -> None:

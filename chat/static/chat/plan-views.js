@@ -13,7 +13,7 @@ const SHOWN_CHARACTERS = 280; // of an action or an error, beside the picture
 
 export class PlanViews {
   constructor(page, section) {
-    Object.assign(this, { page, section, frame: null, stale: false });
+    Object.assign(this, { page, section, frame: null, stale: false, heardMeanwhile: null });
     this.model = new PlanModel(JSON.parse(document.getElementById("plan-graph").textContent));
     this.detail = slot(section, "detail");
     const on = { onShow: (step, at, more) => this.show(step, at, more), onJump: (key) => this.jump(key) };
@@ -43,6 +43,7 @@ export class PlanViews {
 
   heard(name, data) {
     const changed = this.model.apply(name, data);
+    this.heardMeanwhile?.push([name, data]);
     if (changed === "shape") this.reload();
     else if (changed) this.draw();
   }
@@ -59,19 +60,21 @@ export class PlanViews {
   // Steps came or went: the server says how all of them hang together now.
   async reload() {
     this.stale = true;
-    if (this.loading) return;
-    this.loading = true;
+    if (this.heardMeanwhile) return;
+    this.heardMeanwhile = [];
     try {
       while (this.stale) {
         this.stale = false;
-        this.model.load(await call("GET", `/api/plans/${this.model.id}/graph/`));
+        const graph = await call("GET", `/api/plans/${this.model.id}/graph/`);
+        this.model.load(graph);
+        for (const event of this.heardMeanwhile.splice(0)) this.model.apply(...event); // the answer may be older
       }
       this.drawShown();
       this.tell();
     } catch {
       // the list goes on; the next change asks again
     } finally {
-      this.loading = false;
+      this.heardMeanwhile = null;
     }
   }
 
