@@ -144,11 +144,13 @@ def graph(plan: ExecutionPlan) -> dict[str, Any]:
 def _waits(plan: ExecutionPlan) -> dict[str, list[dict[str, Any]]]:
     """When each step waited, from what its stream tells: from the event that says so to the step's next one."""
     told = Event.objects.filter(stream_id=plan.stream_id, name=EventName.PLAN_STEP, payload__plan_id=plan.pk)
-    waited = told.filter(payload__status__in=WAITING).values("payload__step")
-    moves = told.filter(payload__step__in=waited).order_by("seq")
-    found: dict[str, list[dict[str, Any]]] = {}
-    for key, status, at in moves.values_list("payload__step", "payload__status", "created_at"):
-        own = found.setdefault(key, [])
+    waited = set(told.filter(payload__status__in=WAITING).values_list("payload__step", flat=True))
+    found: dict[str, list[dict[str, Any]]] = {key: [] for key in waited}
+    moves = told.order_by("seq").values_list("payload__step", "payload__status", "created_at") if waited else ()
+    for key, status, at in moves:  # told apart here: PostgreSQL cannot guess how many events a key of JSON picks
+        if key not in found:
+            continue
+        own = found[key]
         if own and own[-1]["until"] is None:
             own[-1]["until"] = at
         if status in WAITING:
