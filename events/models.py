@@ -98,7 +98,6 @@ class Event(models.Model):
 
     class Meta:
         ordering = ("stream", "seq")
-        indexes = (models.Index(fields=("correlation_id",), name="event_correlation"),)
         constraints = (models.UniqueConstraint(fields=("stream", "seq"), name="one_event_a_seq"),)
 
     def __str__(self) -> str:

@@ -21,8 +21,4 @@ class Migration(migrations.Migration):
             name='stream',
             field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='events', to='capstan_events.stream'),
         ),
-        migrations.AddIndex(
-            model_name='event',
-            index=models.Index(fields=['correlation_id'], name='event_correlation'),
-        ),
     ]
