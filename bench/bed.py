@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -290,6 +290,14 @@ class StepLog:
 
 
 # -- figures
+
+
+def known(asked: str, names: Collection[str]) -> list[str]:
+    """A comma-separated list of names, all of them known."""
+    wanted = asked.split(",")
+    if unknown := [name for name in wanted if name not in names]:
+        raise SystemExit(f"nobody is called {', '.join(unknown)}; there are {', '.join(names)}")
+    return wanted
 
 
 def peer_python(name: str) -> str | None:

@@ -25,7 +25,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from bed import HERE, peer_python, say, scratch, spread, stop_on_signals, table
+from bed import HERE, known, peer_python, say, scratch, spread, stop_on_signals, table
 
 PEERS = {  # name: virtual environment, scripts
     "floor": ("floor", ("w1_floor", "w2_floor")),
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str]) -> None:
     repeats, who = (*arguments, *defaults[len(arguments) :])
     wall, cpu = defaultdict[Key, list[float]](list), defaultdict[Key, list[float]](list)
     ratios = defaultdict[str, list[float]](list)
-    env, todo = environment(), list(scripts(who.split(",")))
+    env, todo = environment(), list(scripts(known(who, ["ours", *PEERS])))
     with scratch() as folder, ExitStack() as after:
         after.callback(drop_theirs)
         env["BENCH_OUT"] = str(folder / "lines")
