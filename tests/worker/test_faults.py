@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -27,7 +28,7 @@ from workspaces.models import User, Workspace
 
 LEASE_S = 3
 RECOVERED_S = 3 * (LEASE_S + LEASE_S / 6 + 2)
-KILLS, NOTES_A_STEP = 20, 3
+KILLS, NOTES_A_STEP = 20, 6
 FAST = {"CAPSTAN_LEASE_SECONDS": str(LEASE_S)}
 
 
@@ -148,7 +149,6 @@ def test_a_step_that_kills_its_worker_is_given_up_and_harms_no_other(processes, 
     for plan in good:
         plan.refresh_from_db()
         assert (plan.attempts, plan.error) == (0, "")
-        assert plan.fence <= 1 + SUSPECT_ATTEMPTS
     assert statuses(poison) == {"poison": "skipped"}
 
 
@@ -159,12 +159,15 @@ def test_a_killed_worker_repeats_no_write(processes, openai_loopback):
     keys = [f"s{n}" for n in range(10)]
     owner = make_user(is_superuser=True)
 
+    arrived: list[float] = []
+
     def answer(request):
+        arrived.append(time.monotonic())
         key = next(k for k in keys if f", {k}:" in request.messages[0].content)
         done = sum(message.role == "tool" for message in request.messages)
         if done == NOTES_A_STEP:
-            return say(f"Noted by {key}.", delay_s=0.05)
-        return call("annotate_element", key="module:shop", note=f"{key}, note {done}")
+            return say(f"Noted by {key}.", delay_s=0.08)
+        return replace(call("annotate_element", key="module:shop", note=f"{key}, note {done}"), delay_s=0.08)
 
     model = openai_loopback(When(lambda _request: True, answer, times=None))
     plan = hold_plan(*[llm_step(key) for key in keys], owner=owner, workspace=annotated(owner))
@@ -176,14 +179,14 @@ def test_a_killed_worker_repeats_no_write(processes, openai_loopback):
     asked, killed_at = 0, time.monotonic()
     for number in range(KILLS):
         rounds = 1 if status_of(plan) != "running" or plan.attempts < 3 else 3  # five lives without one would end it
-        wait_until(lambda seen=asked: len(model.script.requests) > seen, RECOVERED_S, what=f"recovery {number}")
-        took.append(time.monotonic() - killed_at)
-        wait_until(lambda seen=asked, more=rounds: len(model.script.requests) >= seen + more, RECOVERED_S)
+        wait_until(lambda seen=asked: len(arrived) > seen, RECOVERED_S, what=f"recovery {number}")
+        took.append(arrived[asked] - killed_at)
+        wait_until(lambda seen=asked, more=rounds: len(arrived) >= seen + more, RECOVERED_S)
         threading.Event().wait(moments.random() * 0.2)
         assert status_of(plan) == "running", f"the plan is {plan.status} before life {number} is over"
         victim = next(worker for worker in workers if worker.pid == int(plan.lease_owner.rpartition(":")[2]))
         victim.kill()
-        asked, killed_at = len(model.script.requests), time.monotonic()
+        asked, killed_at = len(arrived), time.monotonic()
         workers.remove(victim)
         workers.append(processes.worker("plans,suspect", environment=environment, name=f"life-{number + 2}"))
     wait_until(lambda: status_of(plan) in {"completed", "failed"}, 60)
@@ -193,4 +196,5 @@ def test_a_killed_worker_repeats_no_write(processes, openai_loopback):
     assert ToolExecution.objects.filter(plan_id=plan.pk, status="succeeded").count() == len(wanted)
     assert PlanStep.objects.filter(plan=plan, status="completed").count() == len(keys)
     recoveries = sorted(took[1:])
+    assert recoveries[-1] < RECOVERED_S
     print(f"{len(took)} kills; recovered in {recoveries[len(recoveries) // 2]:.1f} s, at most {recoveries[-1]:.1f}")  # noqa: T201
