@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from django.conf import settings as django_settings
 
 from streaming import connection
 from tests.streaming.servers import Valkey, Web, start_web
@@ -26,11 +26,11 @@ def valkey_server() -> Iterator[Valkey]:
 
 
 @pytest.fixture
-def valkey(valkey_server: Valkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[Valkey]:
+def valkey(valkey_server: Valkey, settings: Any) -> Iterator[Valkey]:
     """A Valkey that a test may kill; it runs again before the next test."""
     if valkey_server.process is None:
         valkey_server.start()
-    monkeypatch.setattr(django_settings, "REDIS_URL", valkey_server.url)
+    settings.REDIS_URL = valkey_server.url
     connection.client.cache_clear()
     connection.client().flushall()
     connection.circuit.__init__()  # type: ignore[misc]  # what an earlier test broke is whole again
