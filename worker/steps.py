@@ -153,7 +153,13 @@ class StepRunner:
             leaving=self.leaving,
             slots=self.slots,
         )
-        live = LiveRun(self.plan.stream_id, run=f"step:{step.pk}", fence=self.run_ref.fence, resumed=resumed)
+        live = LiveRun(
+            self.plan.stream_id,
+            run=f"step:{step.pk}",
+            fence=self.run_ref.fence,
+            resumed=resumed,
+            board=agent.identity.blackboard,
+        )
         release_connection()
         try:
             agent.run_step(
