@@ -8,9 +8,7 @@ import json
 
 import pytest
 
-from llm.errors import (
-    ContextTooLong,
-)
+from llm.errors import ContextTooLong
 from llm.types import LLMMessage, ModelRequest, SystemBlock
 from tests.llm.samples import ASK, CASES, MODELS, WEATHER, adapter, sample, serving
 
