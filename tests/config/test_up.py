@@ -16,6 +16,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -124,16 +125,43 @@ def test_a_killed_database_is_started_again(stack: tuple[Running, int], state: P
     wait_until(lambda: get(port, "/health/ready")[0] == 200, 30, what="a ready database")
 
 
-def test_sigterm_and_a_killed_manager_leave_no_process():
+@dataclass(frozen=True)
+class Stopped:
+    """How a stack ended that was sent SIGTERM, and the folder it left."""
+
+    state: Path
+    code: int
+    took_s: float
+    left: dict[int, str]
+    output: str
+
+    def copy(self) -> Path:
+        """The same on a folder of its own: what is started there need not make a database first."""
+        state = up.fresh_state()
+        subprocess.run(["cp", "-a", self.state, state], check=True)
+        return state
+
+
+@pytest.fixture(scope="module")
+def stopped() -> Stopped:
     state = up.fresh_state()
     with up.running(state) as (process, _):
         names = {"postgres", "valkey-server", "uvicorn", "turns,plans", "sweep", "suspect", "beat"}
         up.wait_for(state, lambda running: all(any(name in each for each in running) for name in names), what="all")
         asked = time.monotonic()
-        assert process.terminate(STOP_S) == 0, process.output
-        assert time.monotonic() - asked < STOP_S
-        assert up.processes_of(state) == {}
-        assert not StateFolder(state).in_use()
+        code = process.terminate(2 * STOP_S)
+        return Stopped(state, code, time.monotonic() - asked, up.processes_of(state), process.output)
+
+
+def test_sigterm_leaves_no_process(stopped: Stopped):
+    assert stopped.code == 0, stopped.output
+    assert stopped.took_s < STOP_S
+    assert stopped.left == {}
+    assert not StateFolder(stopped.state).in_use()
+
+
+def test_a_killed_manager_leaves_no_process(stopped: Stopped):
+    state = stopped.copy()
     with up.running(state) as (process, _):
         assert "with the password" not in process.output  # it was printed once
         os.kill(process.pid, signal.SIGKILL)
@@ -211,9 +239,9 @@ def test_a_redis_that_does_not_answer_is_one_clear_line(tmp_path: Path):
     assert "secret" not in refused.output
 
 
-def test_a_state_folder_that_is_gone_stops_everything():
+def test_a_state_folder_that_is_gone_stops_everything(stopped: Stopped):
     """An interrupted test session removes it under a running stack."""
-    state = up.fresh_state()
+    state = stopped.copy()
     with up.running(state) as (process, _):
         shutil.rmtree(state)
         postmaster = next(pid for pid, command in up.processes_of(state).items() if "bin/postgres -D" in command)
@@ -223,8 +251,8 @@ def test_a_state_folder_that_is_gone_stops_everything():
         assert not up.processes_of(state)
 
 
-def test_ctrl_c_while_the_workers_start_prints_no_traceback():
-    state = up.fresh_state()
+def test_ctrl_c_while_the_workers_start_prints_no_traceback(stopped: Stopped):
+    state = stopped.copy()
     with up.running(state) as (process, _):
         process.process.send_signal(signal.SIGINT)
         assert process.wait(STOP_S) == 0
