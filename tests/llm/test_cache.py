@@ -12,7 +12,7 @@ from loop.history import PastTurn, build_history
 from prompt.builder import PromptBuilder
 from prompt.types import AgentIdentity
 from tests.llm.samples import WEATHER, adapter, sample, serving
-from tests.llm.test_adapters import RULES, marks_of, without_marks
+from tests.llm.test_requests import RULES, marks_of, without_marks
 
 TURNS, ROUNDS = 3, 4
 
