@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from blackboard.types import CLOSING, KEYS, MAX_CHARS, OPENING, Board, Extract
+from llm.arguments import storable
 from llm.structured import extract_json_object
 
 _LINE = re.compile(r"^\s*[-*]?\s*([a-z_]+)\s*[:=]\s*(.+?)\s*$")
@@ -41,7 +42,8 @@ def _board(inside: str, max_chars: int) -> Board | None:
     left = max_chars
     for key in KEYS:
         value = said.get(key)
-        text = " ".join((value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
+        said_of = storable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        text = " ".join(said_of.split())
         if value is None or not text or left <= 0:
             continue
         board[key] = text if len(text) <= left else f"{text[: left - 1]}…"

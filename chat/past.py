@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from chat.errors import NoMember
@@ -31,6 +30,7 @@ from tools.units import Unit, in_unit
 logger = logging.getLogger(__name__)
 
 CUT_OFF = "(cut off here by the user)"
+ENDED = "plans_ended"  # in layer 4
 
 
 def grouped(turns: Sequence[Turn], rows: Sequence[Message]) -> list[PastTurn]:
@@ -74,8 +74,7 @@ def holds_summary(turn: Turn, dynamic: str, *, version: int) -> bool:
         dynamic: its layer 4; where that repeats no snapshot, it is what an earlier message of the window says.
         version: of the snapshot.
     """
-    inner = dynamic.removeprefix(OPENING).removesuffix(CLOSING).strip()
-    snapshot = json.loads(inner).get("snapshot") if inner else None
+    snapshot = _inside(dynamic).get("snapshot")
     if snapshot is not None:
         return bool(snapshot.get("summary", {}).get("reason") == "over_budget")
     earlier = Turn.objects.filter(conversation_id=turn.conversation_id, snapshot_version=version).order_by("-pk")
@@ -139,17 +138,29 @@ def journal_of(turn_id: int) -> Journal:
     )
 
 
-def context_beside(turn: Turn, *, board: bool, since: datetime) -> dict[str, Any]:
-    """What layer 4 holds beside the snapshot: the board, and the plans that ended lately.
+def told_of_plans(branch: Sequence[Turn]) -> frozenset[int]:
+    """The plans whose end these turns were told of: what was sent says it, whatever the clocks of the hosts say."""
+    layers = [turn.dynamic for turn in branch if f'"{ENDED}":' in turn.dynamic]
+    return frozenset(plan["plan_id"] for layer in layers for plan in _inside(layer).get(ENDED, ()))
+
+
+def context_beside(turn: Turn, *, board: bool, told: frozenset[int]) -> dict[str, Any]:
+    """What layer 4 holds beside the snapshot: the board, and the plans that ended.
 
     Args:
-        since: when the last turn that was told of them began.
+        told: the plans that are left out, as the turn's branch was told of them.
     """
-    told: dict[str, Any] = {}
+    beside: dict[str, Any] = {}
     kept = Conversation.objects.filter(pk=turn.conversation_id).values_list("board", flat=True).first()
     if kept and board:
-        told["board"] = kept
-    ended = ended_plans(turn.conversation_id, since=since)
+        beside["board"] = kept
+    ended = ended_plans(turn.conversation_id, told=told)
     if ended:
-        told["plans_ended"] = ended
-    return told
+        beside[ENDED] = ended
+    return beside
+
+
+def _inside(dynamic: str) -> dict[str, Any]:
+    """A stored layer 4 as what it was made of."""
+    inner = dynamic.removeprefix(OPENING).removesuffix(CLOSING).strip()
+    return dict(json.loads(inner)) if inner else {}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -146,11 +145,15 @@ def transcript_of(conversation: Conversation) -> list[Message]:
     return messages_of(branch_of(conversation.active_turn_id))
 
 
-def ended_plans(conversation_id: UUID, *, since: datetime, limit: int = 5) -> list[dict[str, Any]]:
-    """What became of the conversation's plans that ended after `since`, short enough for a prompt."""
-    plans = ExecutionPlan.objects.filter(conversation_id=conversation_id, ended_at__gte=since).order_by("-ended_at")
-    told = []
-    for plan in plans[:limit]:
+def ended_plans(conversation_id: UUID, *, told: Collection[int] = (), limit: int = 5) -> list[dict[str, Any]]:
+    """What became of the conversation's plans that ended, the latest first, short enough for a prompt.
+
+    Args:
+        told: keys of plans to leave out.
+    """
+    plans = ExecutionPlan.objects.filter(conversation_id=conversation_id, ended_at__isnull=False).exclude(pk__in=told)
+    found = []
+    for plan in plans.order_by("-ended_at")[:limit]:
         steps = [
             {
                 "key": step.key,
@@ -161,8 +164,8 @@ def ended_plans(conversation_id: UUID, *, since: datetime, limit: int = 5) -> li
             for step in PlanStep.objects.filter(plan=plan).order_by("order")[:20]
         ]
         error = {"error": _head(plan.error)} if plan.error else {}
-        told.append({"plan_id": plan.pk, "status": plan.status, "goal": _head(plan.goal), **error, "steps": steps})
-    return told
+        found.append({"plan_id": plan.pk, "status": plan.status, "goal": _head(plan.goal), **error, "steps": steps})
+    return found
 
 
 def _head(text: str, characters: int = 400) -> str:

@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -127,12 +128,11 @@ def run_turn(
 
 
 def _run(turn: Turn, run: RunRef, *, agents: Agents, sync_seconds: float | None) -> None:
-    cancel = CancelToken()
+    cancel, board = CancelToken(), False
     try:
         agent: Agent = agents(turn.identity, mode="conversation")
-        live = LiveRun(
-            run.stream_id, f"turn:{run.pk}", fence=run.fence, resumed=run.fence > 1, board=agent.identity.blackboard
-        )
+        board = agent.identity.blackboard
+        live = LiveRun(run.stream_id, f"turn:{run.pk}", fence=run.fence, resumed=run.fence > 1, board=board)
 
         def heard(number: int, event: ModelEvent) -> None:
             live(number, event)
@@ -163,12 +163,12 @@ def _run(turn: Turn, run: RunRef, *, agents: Agents, sync_seconds: float | None)
     except RateLimitError as exc:
         _wait_for_provider(turn, run, exc)
     except LLMCancelled as exc:
-        _stopped(turn, run, exc)
+        _stopped(turn, run, exc, board=board)
     except LeaseLost:
         raise
     except CapstanError as exc:
         logger.warning("turn %s failed: %s", turn.pk, exc)
-        partial = exc.partial if isinstance(exc, LLMError) else None
+        partial = _seen(exc.partial, board=board) if isinstance(exc, LLMError) else None
         notice = NOTICES.get(exc.code, NOTICE.format(code=exc.code))
         _end(turn, run, RunStatus.FAILED, stop_reason=exc.code, notice=notice, error=str(exc), partial=partial)
     except (OperationalError, InterfaceError):
@@ -243,8 +243,9 @@ def _wait_for_provider(turn: Turn, run: RunRef, exc: RateLimitError) -> None:
     in_unit(run, body)
 
 
-def _stopped(turn: Turn, run: RunRef, exc: LLMCancelled) -> None:
+def _stopped(turn: Turn, run: RunRef, exc: LLMCancelled, *, board: bool) -> None:
     """The model call was cancelled: by a person, the clock, a shutdown or the end of a request's patience."""
+    partial = _seen(exc.partial, board=board)
     match exc.reason:
         case "lease_lost":
             return
@@ -262,7 +263,7 @@ def _stopped(turn: Turn, run: RunRef, exc: LLMCancelled) -> None:
                 RunStatus.FAILED,
                 stop_reason="wall_clock",
                 notice="The time for this answer was over.",
-                partial=exc.partial,
+                partial=partial,
             )
         case _:
             _end(
@@ -271,8 +272,13 @@ def _stopped(turn: Turn, run: RunRef, exc: LLMCancelled) -> None:
                 RunStatus.CANCELLED,
                 stop_reason="cancelled",
                 notice="Cancelled.",
-                partial=exc.partial,
+                partial=partial,
             )
+
+
+def _seen(partial: LLMResponse | None, *, board: bool) -> LLMResponse | None:
+    """What had arrived, without the board of an agent that keeps one."""
+    return replace(partial, content=extract(partial.content).visible) if partial is not None and board else partial
 
 
 def _end(
@@ -287,7 +293,7 @@ def _end(
 ) -> None:
     """End the turn, keeping the text that had arrived, marked as partial."""
     release_connection()
-    text = extract(partial.content).visible if partial is not None else ""
+    text = partial.content if partial is not None else ""
 
     def body(unit: Unit) -> None:
         if text.strip():

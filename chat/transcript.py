@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
@@ -15,7 +14,16 @@ from chat.ending import end_turn
 from chat.errors import QuestionTooLarge
 from chat.hot import store_read_round
 from chat.models import HistorySummary, Message, Turn
-from chat.past import context_beside, grouped, holds_summary, journal_of, refuse_stranger, store_summary, window_now
+from chat.past import (
+    context_beside,
+    grouped,
+    holds_summary,
+    journal_of,
+    refuse_stranger,
+    store_summary,
+    told_of_plans,
+    window_now,
+)
 from chat.queries import branch_of, messages_of
 from events.models import EventRecord
 from events.types import EventName
@@ -57,7 +65,7 @@ class ChatTranscript:
     owner: CallOwner = field(init=False)
     workspace_scope: str = field(init=False)
     _earlier: list[PastTurn] | None = None
-    _told_at: datetime | None = None  # when the last turn of the branch that has a layer 4 began
+    _told: frozenset[int] = frozenset()  # the plans whose end the branch was told of
     _model_used: str = ""
     _board: TurnBoard = field(init=False)
     _summary: str = ""
@@ -66,7 +74,7 @@ class ChatTranscript:
 
     def __post_init__(self) -> None:
         turn = self.turn
-        self._board = TurnBoard(turn, kept=self.identity.blackboard)
+        self._board = TurnBoard(turn=turn, kept=self.identity.blackboard)
         self.workspace_scope = turn.workspace.scope_id
         self.owner = CallOwner(
             kind="turn",
@@ -101,10 +109,9 @@ class ChatTranscript:
         return whole.values_list("snapshot_version", flat=True).first()
 
     def extra_context(self) -> dict[str, Any]:
-        """The board, and the conversation's plans that ended since the last turn with a layer 4 began (pattern 4)."""
+        """The board, and the conversation's plans that ended and that this branch was not told of (pattern 4)."""
         self._past()
-        since = self._told_at or self.turn.conversation.created_at
-        return context_beside(self.turn, board=self.identity.blackboard, since=since)
+        return context_beside(self.turn, board=self.identity.blackboard, told=self._told)
 
     def condense(self, *, llm: BaseLLM, tier: str, cancel: CancelToken) -> bool:
         """Store a summary of the turns that no longer fit; whether one was made.
@@ -210,7 +217,7 @@ class ChatTranscript:
         text = self._board.take(response.content)
         parent = self._parent(round)
         assert parent is not None, f"turn {self.turn.pk} has no question"
-        said = EventRecord(EventName.AI_MESSAGE, self._saying(None, round=round, text=text, final=False, partial=False))
+        said = EventRecord(EventName.AI_MESSAGE, self._saying(None, round, text, final=False, partial=False))
         reply = {
             "role": "assistant",
             "text": text,
@@ -335,23 +342,15 @@ class ChatTranscript:
 
     def _say(self, unit: Unit, row: Message, *, final: bool) -> None:
         self._sent = None  # the turn's messages are read afresh
-        saying = self._saying(row.pk, round=row.round, text=row.text, final=final, partial=row.partial)
+        saying = self._saying(row.pk, row.round, row.text, final=final, partial=row.partial)
         unit.record(EventName.AI_MESSAGE, **saying)
 
-    def _saying(
-        self,
-        message_id: int | None,
-        *,
-        round: int,  # noqa: A002
-        text: str,
-        final: bool,
-        partial: bool,
-    ) -> dict[str, Any]:
+    def _saying(self, message_id: int | None, number: int, text: str, *, final: bool, partial: bool) -> dict[str, Any]:
         return {
             "run": f"turn:{self.turn.pk}",
             "turn_id": self.turn.pk,
             "message_id": message_id,
-            "round": round,
+            "round": number,
             "text": text,
             "final": final,
             "partial": partial,
@@ -375,7 +374,7 @@ class ChatTranscript:
         """The turns before this one on its branch, of the same context (CAP-042); they do not change any more."""
         if self._earlier is None:
             branch = branch_of(self.turn.after_id)
-            self._told_at = max((each.created_at for each in branch if each.snapshot_version is not None), default=None)
+            self._told = told_of_plans(branch)
             about = (self.turn.context_type, self.turn.context_id)
             turns = [each for each in branch if (each.context_type, each.context_id) == about]
             made = HistorySummary.objects.filter(turn_id__in=[turn.pk for turn in turns]).order_by("turn_id").last()

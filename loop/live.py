@@ -26,7 +26,7 @@ class LiveRun:
     run: str
     fence: int
     resumed: bool
-    board: bool = True
+    board: bool
     _open: LiveRound | None = None
     _visible: VisibleText = field(default_factory=VisibleText)
 

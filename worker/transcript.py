@@ -13,8 +13,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from blackboard.extract import extract
-from blackboard.types import Extract
+from blackboard.replies import ReplyBoard
 from events.types import EventName
 from llm.arguments import KEPT_ID, MAX_NAME
 from llm.types import LLMMessage, LLMResponse
@@ -144,7 +143,11 @@ class StepTranscript(StepRows):
 
     leaving: Callable[[], bool]
     _rounds_here: int = 0
-    _found: Extract | None = None  # the board of the reply that is being stored, until it has committed
+    _board: ReplyBoard = field(init=False)
+
+    def __post_init__(self) -> None:
+        StepRows.__post_init__(self)
+        self._board = ReplyBoard(kept=self.identity.blackboard)
 
     def journal(self) -> Journal:
         """Where the step stands, read afresh."""
@@ -186,7 +189,7 @@ class StepTranscript(StepRows):
     def store_reply(self, unit: Unit, *, round: int, response: LLMResponse, interaction: Interaction) -> None:  # noqa: A002
         """The assistant message with its calls, and the interaction row."""
         self._rounds_here += 1
-        text = self._visible(response.content)
+        text = self._board.take(response.content)
         StepMessage.objects.create(
             step=self.step,
             round=round,
@@ -201,7 +204,7 @@ class StepTranscript(StepRows):
             stop_reason=response.stop_reason,
         )
         record_interaction(interaction)
-        self._keep_board(unit, text=response.content)
+        self._keep_board(unit)
 
     def store_note(self, unit: Unit, *, round: int, text: str) -> None:  # noqa: A002
         """What the loop itself told the model before round `round`."""
@@ -223,8 +226,7 @@ class StepTranscript(StepRows):
 
     def finish(self, unit: Unit, *, text: str, stop_reason: str, notice: str = "", plan_id: int | None = None) -> None:
         """The step's loop is over: its text is the synthesis, and the plan goes on from there."""
-
-        said = self._visible(text)
+        said = self._board.visible(text)
         self.close(unit, lambda: self._complete(unit, text=said, stop_reason=stop_reason, notice=notice))
 
     def close(self, unit: Unit, change: Callable[[], None]) -> None:
@@ -236,27 +238,19 @@ class StepTranscript(StepRows):
 
         StepRows.close(self, unit, both)
 
-    def _visible(self, text: str) -> str:
-        """What people and later steps see of a text: all but the board (CAP-071)."""
-        return extract(text).visible if self.identity.blackboard else text
-
-    def _keep_board(self, unit: Unit, *, text: str) -> None:
+    def _keep_board(self, unit: Unit) -> None:
         """Store a reply's board on the plan in the reply's own commit; a bad one keeps the old (CAP-072, CAP-073)."""
-        found = extract(text) if self.identity.blackboard else None
-        self._found = found if found is not None and found.had_block else None
-        if self._found is None:
+        told = self._board.told
+        if told is None:
             return
         run = f"step:{self.step.pk}"
-        unit.record(EventName.BLACKBOARD, run=run, plan_id=self.plan.pk, step=self.step.key, **self._found.told)
-        unit.after_commit(self._board_stored)
+        unit.record(EventName.BLACKBOARD, run=run, plan_id=self.plan.pk, step=self.step.key, **told)
+        unit.after_commit(self._board.stored)
         unit.close_with(self._store_board)
 
     def _store_board(self) -> None:
-        if self._found is not None and self._found.board is not None:
-            ExecutionPlan.objects.filter(pk=self.plan.pk).update(board=self._found.board)
-
-    def _board_stored(self) -> None:
-        self._found = None
+        if self._board.written is not None:
+            ExecutionPlan.objects.filter(pk=self.plan.pk).update(board=self._board.written)
 
     def _complete(self, unit: Unit, *, text: str, stop_reason: str, notice: str) -> None:
         last = StepMessage.objects.filter(step_id=self.step.pk, role="assistant").order_by("-round").first()
