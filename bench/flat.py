@@ -219,7 +219,7 @@ def query_plans(peer: Ours) -> int:
             won = ExecutionPlan.objects.claim(plan.pk, owner="bench")
             assert won is not None
             nonlocal run
-            run = RunRef.of(plan, won)
+            run = RunRef.of(won)
 
         asked: dict[str, Callable[[], object]] = {
             "claim": claim,

@@ -112,11 +112,11 @@ def run_turn(
     Raises:
         OperationalError, InterfaceError: the database failed; recovery takes the turn up.
     """
-    claim = Turn.objects.claim(turn_id, owner=owner_name(), suspect=suspect)
-    if claim is None:
+    claimed = Turn.objects.claim(turn_id, owner=owner_name(), suspect=suspect)
+    if claimed is None:
         return _fresh(turn_id)
     turn = _fresh(turn_id)
-    run = RunRef.of(turn, claim)
+    run = RunRef.of(claimed)
     crash_point("turn.claimed")
     with correlated(turn.correlation_id):
         try:

@@ -71,6 +71,7 @@ class ChatTranscript:
     _summary: str = ""
     _replies: dict[int, int] = field(default_factory=dict)
     _sent: tuple[LLMMessage, ...] | None = None
+    _let_on: bool = False  # the commit of a moment ago saw that the author is a member; good for one request
 
     def __post_init__(self) -> None:
         turn = self.turn
@@ -150,7 +151,9 @@ class ChatTranscript:
         Args:
             before_round: as it was sent for that round; None: for the next one.
         """
-        refuse_stranger(self.turn)
+        if not self._let_on:
+            refuse_stranger(self.turn)
+        self._let_on = False
         own = self._own() if before_round is None else self._read(before_round)
         return build_history([*self._past(), own], window=window_now(), model=self.model, summary=self._summary)
 
@@ -250,6 +253,7 @@ class ChatTranscript:
             board=self._board.written,
         )
         self._board.stored()
+        self._let_on = stored.member
         self._replies[round] = stored.pk
         wake(self.run.stream_id)
         if self._sent is not None:

@@ -88,9 +88,9 @@ class Moved:
     may_read: MayRead
 
 
-def hold(plan: ExecutionPlan, steps: Sequence[PlanStep]) -> None:
+def insert_plan(plan: ExecutionPlan, steps: Sequence[PlanStep]) -> None:
     """Insert a new plan and its steps, at least one; they have their keys then."""
-    row = _holding().row({"plan": json_row(plan), "steps": json_rows(steps)})
+    row = _inserting().row({"plan": json_row(plan), "steps": json_rows(steps)})
     assert row is not None
     stored(plan, row[0])
     for step, pk in zip(steps, row[1], strict=True):
@@ -99,7 +99,7 @@ def hold(plan: ExecutionPlan, steps: Sequence[PlanStep]) -> None:
 
 
 @cache
-def _holding() -> Prepared:
+def _inserting() -> Prepared:
     from plan.models import ExecutionPlan, PlanStep
 
     columns, record = inserted(ExecutionPlan)
@@ -178,7 +178,8 @@ def _step(row: tuple[Any, ...]) -> PlanStep | None:
 _HELD = """o.id = %(p)s AND o.fence = %(f)s AND o.status = 'running' AND o.cancel_requested_at IS NULL
         AND o.revision = %(r)s"""
 # Rows are named by their keys alone, one lookup each: a plan that the server keeps for all parameters was made when
-# the tables were small, and must not be one that reads a whole index.
+# the tables were small, and must not be one that reads a whole index. So no step that is updated is asked for its
+# status in words that would let `step_pending` answer.
 _NEXT = """rd AS MATERIALIZED (SELECT s.id, s."order" FROM (
             SELECT id, "order", reads FROM {step_table} w WHERE w.plan_id = %(p)s AND w.status = 'pending'
             ORDER BY w."order" LIMIT 5) s
@@ -197,11 +198,11 @@ _EVENT = "INSERT INTO {event_table} (stream_id, seq, name, payload, correlation_
 _START = f"""WITH {_NEXT},
     str AS (UPDATE {{stream_table}} s SET last_seq = s.last_seq + 1 FROM nx WHERE s.id = %(s)s RETURNING s.last_seq),
     p AS (UPDATE {{plan_table}} o SET lease_until = clock_timestamp() + %(d)s * interval '1 second'
-        FROM str WHERE {_HELD} RETURNING o.id, str.last_seq),
-    st AS (UPDATE {{step_table}} t SET status = 'running', started_at = COALESCE(t.started_at, now())
+        FROM str WHERE {_HELD} RETURNING o.id, str.last_seq, clock_timestamp() AS at),
+    st AS (UPDATE {{step_table}} t SET status = 'running', started_at = COALESCE(t.started_at, p.at)
         FROM p WHERE t.id = (SELECT id FROM nx) AND (t.status = 'pending') IS TRUE RETURNING t.*),
     ev AS ({_EVENT}
-        SELECT %(s)s, p.last_seq, 'plan_step', {_MOVED}, %(c)s, now() FROM p, st t)
+        SELECT %(s)s, p.last_seq, 'plan_step', {_MOVED}, %(c)s, p.at FROM p, st t)
     SELECT false, (SELECT count(*) FROM rd) > 1, {{may_read}}, {{columns}} FROM st t"""  # noqa: S608
 
 _END = f"""WITH {_NEXT},
@@ -217,25 +218,25 @@ _END = f"""WITH {_NEXT},
             status = CASE WHEN str.none THEN 'completed' ELSE 'running' END,
             lease_until = CASE WHEN NOT str.none THEN clock_timestamp() + %(d)s * interval '1 second' END,
             lease_owner = CASE WHEN str.none THEN '' ELSE o.lease_owner END,
-            ended_at = CASE WHEN str.none THEN now() END
-        FROM str WHERE {_HELD} RETURNING o.id, str.none AS ended, str.last_seq, str.extra),
+            ended_at = CASE WHEN str.none THEN clock_timestamp() END
+        FROM str WHERE {_HELD} RETURNING o.id, str.none AS ended, str.last_seq, str.extra, clock_timestamp() AS at),
     st AS (UPDATE {{step_table}} t SET
             status = CASE WHEN t.id = %(n)s THEN 'completed' ELSE 'running' END,
             result_json = CASE WHEN t.id = %(n)s THEN %(j)s::jsonb ELSE t.result_json END,
             error = CASE WHEN t.id = %(n)s THEN '' ELSE t.error END,
-            started_at = COALESCE(t.started_at, now()),
-            ended_at = CASE WHEN t.id = %(n)s THEN now() ELSE t.ended_at END
+            started_at = COALESCE(t.started_at, p.at),
+            ended_at = CASE WHEN t.id = %(n)s THEN p.at ELSE t.ended_at END
         FROM p WHERE t.id = ANY (ARRAY[%(n)s, (SELECT id FROM nx)])
             AND t.status = CASE WHEN t.id = %(n)s THEN 'running' ELSE 'pending' END RETURNING t.*),
     led AS (INSERT INTO {{ledger_table}} ({{ledger_columns}}, created_at, ended_at)
-        SELECT {{ledger_values}}, now(), now() FROM p),
+        SELECT {{ledger_values}}, p.at, p.at FROM p),
     ev AS ({_EVENT}
-        SELECT %(s)s, p.last_seq - CASE WHEN t.id = %(n)s THEN p.extra ELSE 0 END, 'plan_step', {_MOVED}, %(c)s, now()
+        SELECT %(s)s, p.last_seq - CASE WHEN t.id = %(n)s THEN p.extra ELSE 0 END, 'plan_step', {_MOVED}, %(c)s, p.at
             FROM p, st t
         UNION ALL SELECT %(s)s, p.last_seq, 'plan_completed', jsonb_build_object('plan_id', p.id, 'result',
             COALESCE((SELECT s.llm_synthesis FROM {{step_table}} s WHERE s.plan_id = %(p)s
                 AND s.status = 'completed' AND s.llm_synthesis <> '' ORDER BY s."order" DESC LIMIT 1),
-                %(j)s::text)), %(c)s, now() FROM p WHERE p.ended)
+                %(j)s::text)), %(c)s, p.at FROM p WHERE p.ended)
     SELECT p.ended, (SELECT count(*) FROM rd) > 1, {{may_read}}, {{columns}}
     FROM p LEFT JOIN st t ON t.id <> %(n)s"""  # noqa: S608
 

@@ -172,7 +172,7 @@ def from_template(
 def hold(plan: ExecutionPlan, steps: Sequence[StepSpec], *, events: EventSink) -> None:
     """Write a checked plan and its steps, and record `plan_created`."""
     rows = [step_row(plan, spec, order) for order, spec in enumerate(steps, start=1)]
-    hot.hold(plan, rows)
+    hot.insert_plan(plan, rows)
     record_created(plan, rows, events=events)
 
 

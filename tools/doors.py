@@ -28,7 +28,7 @@ from tools.models import Approval, ExecutionStatus, ToolCallRun, ToolExecution
 from tools.policies import Checked
 from tools.ports import dispatcher
 from tools.queries import is_waiting
-from tools.runs import Claim, RunRef, RunStatus
+from tools.runs import RunRef, RunStatus
 from tools.types import Envelope, ToolContext, idempotency_key
 from tools.units import Arrow, Intervention, Unit, in_unit, intervention, one_by_one, release_connection
 from tools.values import clean_text, storable
@@ -95,12 +95,12 @@ def call_tool(
             tool_name=clean_text(name)[:128],
             arguments=storable(dict(arguments), "arguments"),
         )
-        claim = ToolCallRun.objects.claim(call.pk, owner=owner_name())
+        claimed = ToolCallRun.objects.claim(call.pk, owner=owner_name())
         if remember is not None:
             remember(call)
-    assert claim is not None, "a new call is free"
+    assert claimed is not None, "a new call is free"
     try:
-        return _Call(executor, call, RunRef.of(call, claim), clock, ports or {}).run(arguments)
+        return _Call(executor, call, RunRef.of(claimed), clock, ports or {}).run(arguments)
     except LeaseLost:  # this process was away for too long; whoever has the call now answers for it
         call.refresh_from_db(fields=("status", "error", "ended_at"))
         return call_result(call)
@@ -120,13 +120,12 @@ def run_call(
         executor_of: builds the executor of the call's identity and mode.
         suspect: take only a call whose last attempts came to nothing.
     """
-    claim: Claim[ToolCallRun] | None = ToolCallRun.objects.claim(call_id, owner=owner_name(), suspect=suspect)
-    if claim is None:
+    call: ToolCallRun | None = ToolCallRun.objects.claim(call_id, owner=owner_name(), suspect=suspect)
+    if call is None:
         return None
-    call = claim.run
     with correlated(call.correlation_id):
         try:
-            return _Call(executor_of(call), call, RunRef.of(call, claim), clock, ports or {}).run(call.arguments)
+            return _Call(executor_of(call), call, RunRef.of(call), clock, ports or {}).run(call.arguments)
         except LeaseLost:
             return None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import cache
 from typing import Any, TypeVar
 
-from django.core.serializers.json import DjangoJSONEncoder
 from django.db import DEFAULT_DB_ALIAS, connection
-from django.db.models import Field, Model
+from django.db.models import Field, JSONField, Model
 from psycopg.raw_cursor import RawCursor
 
 M = TypeVar("M", bound=Model)
@@ -65,6 +65,7 @@ def instance_of(
         parents: foreign keys whose rows follow, none of them null.
     """
     fields = _fields(model) if names is None else _named(model, tuple(names))
+    assert len(row) >= len(fields), f"{len(row)} values for {len(fields)} columns of {model._meta.label}"
     found = model.from_db(DEFAULT_DB_ALIAS, [f.attname for f in fields], _values(fields, row))
     start = len(fields)
     for name in parents:
@@ -84,20 +85,28 @@ def inserted(model: type[Model], *, but: Sequence[str] = ()) -> tuple[str, str]:
         but: columns that the statement fills itself, beside the key.
     """
     fields = [field for field in _fields(model) if not field.primary_key and field.column not in but]
-    return (
-        ", ".join(f'"{field.column}"' for field in fields),
-        ", ".join(f'"{field.column}" {_type(field)}' for field in fields),
-    )
+    columns = [str(field.column) for field in fields]
+    return ", ".join(f'"{column}"' for column in columns), record_of(model, columns)
+
+
+def record_of(model: type[Model], columns: Sequence[str]) -> str:
+    """Columns with their types, as `jsonb_to_record` wants them."""
+    by_column = {field.column: field for field in _fields(model)}
+    return ", ".join(f'"{column}" {_type(by_column[column])}' for column in columns)
 
 
 def json_row(row: Model) -> str:
-    """A new instance by its columns, the key left to the database."""
-    return json.dumps(_by_column(row), cls=DjangoJSONEncoder, ensure_ascii=False)
+    """A new instance by its columns, the key left to the database.
+
+    Raises:
+        TypeError: a JSON column holds what is not plain JSON.
+    """
+    return json.dumps(_by_column(row), ensure_ascii=False)
 
 
 def json_rows(rows: Sequence[Model]) -> str:
     """New instances by their columns, for `jsonb_to_recordset`."""
-    return json.dumps([_by_column(row) for row in rows], cls=DjangoJSONEncoder, ensure_ascii=False)
+    return json.dumps([_by_column(row) for row in rows], ensure_ascii=False)
 
 
 def stored(row: Model, pk: int) -> None:
@@ -108,7 +117,15 @@ def stored(row: Model, pk: int) -> None:
 
 
 def _by_column(row: Model) -> dict[str, Any]:
-    return {str(field.column): field.pre_save(row, True) for field in _fields(type(row)) if not field.primary_key}
+    return {str(field.column): _written(field, row) for field in _fields(type(row)) if not field.primary_key}
+
+
+def _written(field: Field[Any, Any], row: Model) -> Any:
+    """A column's value as JSON has it: times to the microsecond, numbers and keys in full."""
+    value = field.pre_save(row, True)
+    if isinstance(field, JSONField) or value is None or isinstance(value, str | int | float):
+        return value
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def _type(field: Field[Any, Any]) -> str:
@@ -130,5 +147,7 @@ def _fields(model: type[Model]) -> tuple[Field[Any, Any], ...]:
 
 @cache
 def _named(model: type[Model], names: tuple[str, ...]) -> tuple[Field[Any, Any], ...]:
-    by_name = {field.attname: field for field in model._meta.concrete_fields}
-    return tuple(by_name[name] for name in names)
+    named = tuple(field for field in model._meta.concrete_fields if field.attname in names)
+    if tuple(field.attname for field in named) != names:  # `from_db` hands values out in the model's order
+        raise ValueError(f"{model._meta.label}: name the fields in the order of the model, and only such as it has")
+    return named

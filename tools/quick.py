@@ -20,15 +20,14 @@ from tools.calls import Outcome
 from tools.errors import InvalidArguments
 from tools.executor import ToolExecutor
 from tools.exposure import refusal
+from tools.membership import IS_MEMBER
 from tools.policies import Checked
 from tools.prepared import Prepared
 from tools.settings import tool_settings
 from tools.types import ToolContext
-from workspaces.models import Membership, User
 
 # For a statement whose parameters w and u are the workspace and the user.
-MAY_READ = f"""EXISTS (SELECT 1 FROM {Membership._meta.db_table} m JOIN {User._meta.db_table} u ON u.id = m.user_id
-    WHERE m.user_id = %(u)s AND m.workspace_id = %(w)s AND u.is_active), COALESCE((SELECT v.version
+MAY_READ = f"""{IS_MEMBER}, COALESCE((SELECT v.version
     FROM {ScopeVersion._meta.db_table} v WHERE v.workspace_id = %(w)s), 0)"""  # noqa: S608
 _ASKED = Prepared(f"SELECT {MAY_READ}")
 RESULT_CHARS = 8_000  # of a result that is written in the one statement

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from django.conf import settings
 from django.db import connection, models
@@ -76,39 +76,18 @@ class Due:
 R = TypeVar("R", bound="LeasedRun")
 
 
-@dataclass(frozen=True, slots=True)
-class Claim(Generic[R]):
-    """A lease that was won: only the holder of its fence may write the run.
-
-    Args:
-        run: as it was taken, the rows it names as `PARENTS` loaded with it.
-    """
-
-    run: R
-
-    @property
-    def pk(self) -> int:
-        pk: int = self.run.pk
-        return pk
-
-    @property
-    def fence(self) -> int:
-        return self.run.fence
-
-    @property
-    def attempts(self) -> int:
-        return self.run.attempts
-
-
 class LeasedRunQuerySet(ScopedQuerySet[R]):
     """One method an arrow, one UPDATE a method."""
 
-    def claim(self, pk: int, *, owner: str, suspect: bool = False) -> Claim[R] | None:
+    def claim(self, pk: int, *, owner: str, suspect: bool = False) -> R | None:
         """Take a free run; None when it is not free, of the other kind, or past its attempts (CAP-052).
 
         Args:
             owner: names this process in logs and the admin.
             suspect: claim only runs whose last attempts came to nothing; False: only the others.
+
+        Returns:
+            The run as it was taken, what `PARENTS` names loaded with it. Only the holder of its fence may write it.
         """
         row = _claiming(self.model).row(
             {
@@ -121,7 +100,7 @@ class LeasedRunQuerySet(ScopedQuerySet[R]):
                 "ready": str(self.model.READY),
             }
         )
-        return None if row is None else Claim(instance_of(self.model, row, parents=self.model.PARENTS))
+        return None if row is None else instance_of(self.model, row, parents=self.model.PARENTS)
 
     def hold(self, pk: int, *, fence: int, progress: bool = True, despite_cancel: bool = False) -> None:
         """Prove that the caller still owns the run, and renew the lease; the last statement of every unit.
@@ -231,17 +210,15 @@ class LeasedRunQuerySet(ScopedQuerySet[R]):
             rows = cursor.fetchall()
         return [Due(pk=pk, suspect=attempts >= SUSPECT_ATTEMPTS) for pk, attempts in sorted(rows)]
 
-    def mark_dispatched(self, pk: int) -> None:
-        """Say that a worker is told, so that the sweep does not tell it again at once.
-
-        A run that is still running is being handed back by the open transaction.
-        """
+    def mark_dispatched(self, pk: int) -> bool:
+        """Say that a worker is told, so that the sweep does not tell it again at once; whether the run is ready."""
         with connection.cursor() as cursor:
             cursor.execute(
                 f"""UPDATE {self.model._meta.db_table} SET dispatched_at = clock_timestamp(), dispatches = 1
-                    WHERE id = %s AND status IN (%s, 'running') AND dispatched_at IS NULL""",  # noqa: S608
+                    WHERE id = %s AND status = %s AND dispatched_at IS NULL""",  # noqa: S608
                 [pk, self.model.READY],
             )
+            return bool(cursor.rowcount)
 
     def not_dispatched(self, pk: int) -> None:
         """Take `mark_dispatched` back: no message was sent, and the next sweep sends one."""
@@ -329,11 +306,12 @@ class RunRef:
     correlation_id: str
 
     @classmethod
-    def of(cls, run: LeasedRun, claim: Claim[Any]) -> RunRef:
+    def of(cls, run: LeasedRun) -> RunRef:
+        """The run that a claim gave."""
         return cls(
             model=type(run),
             pk=run.pk,
-            fence=claim.fence,
+            fence=run.fence,
             stream_id=run.stream_id,
             workspace_id=run.workspace_id,
             correlation_id=run.correlation_id,

@@ -9,7 +9,7 @@ from typing import Any
 from celery import current_app
 from django.db import router, transaction
 from kombu import Connection
-from kombu.exceptions import OperationalError
+from kombu.exceptions import LimitExceeded, OperationalError
 from kombu.pools import producers
 from redis import RedisError
 
@@ -36,9 +36,10 @@ class CeleryDispatcher:
         Args:
             run: the run, or its model with `pk`.
 
-        The commit that makes the run ready also says that it was dispatched, so that nothing is written while a worker
-        claims it. A dead broker is logged within about a second and left to the sweep, which then finds the run
-        undispatched; where this process dies before it has sent, the sweep sends after its first pause.
+        The commit that makes a run ready also says that it was dispatched, so that nothing is written while a worker
+        claims it; a run that its owner hands back is still running here, locked by nobody, and is marked afterwards. A
+        dead broker is logged within about a second and left to the sweep, which finds the run undispatched; where this
+        process dies before it has sent, the sweep sends after its first pause.
 
         Source: CAP-062.
         """
@@ -46,14 +47,18 @@ class CeleryDispatcher:
         key = pk if pk is not None else run.pk
         if not isinstance(key, int):
             raise TypeError("dispatch_after_commit needs a saved run, or a model and its pk")
-
         rows: LeasedRunQuerySet[Any] = model._default_manager.all()  # type: ignore[assignment]
-        rows.mark_dispatched(key)
+        marked = rows.mark_dispatched(key)
 
         def send_now() -> None:
-            # a process that shuts down must not take it itself; the sweep sends it within seconds
-            if shutdown.begun() or not send(model.KIND, key):
-                rows.not_dispatched(key)
+            sent = False
+            try:  # a process that shuts down must not take it itself; the sweep sends it within seconds
+                sent = not shutdown.begun() and send(model.KIND, key)
+            finally:
+                if sent and not marked:
+                    rows.mark_dispatched(key)
+                elif marked and not sent:
+                    rows.not_dispatched(key)
 
         transaction.on_commit(send_now, using=router.db_for_write(model), robust=True)
 
@@ -72,7 +77,7 @@ def send(kind: str, pk: int, *, suspect: bool = False) -> bool:
                 retry=False,
                 ignore_result=True,
             )
-    except (OperationalError, RedisError, OSError) as exc:
+    except (OperationalError, LimitExceeded, RedisError, OSError) as exc:
         logger.warning("no message for %s %s, the sweep will send it: %s", kind, pk, exc)
         return False
     return True

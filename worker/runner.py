@@ -66,12 +66,11 @@ def execute_plan(
     """
     if shutdown.begun():
         return Left.NOT_FREE
-    claim = ExecutionPlan.objects.claim(plan_id, owner=owner_name(), suspect=suspect)
-    if claim is None:
+    plan = ExecutionPlan.objects.claim(plan_id, owner=owner_name(), suspect=suspect)
+    if plan is None:
         return Left.NOT_FREE
-    plan = claim.run
     with correlated(plan.correlation_id):
-        ride = _Ride(plan, RunRef.of(plan, claim), agents, clock, suspect, time.monotonic() + slice_s)
+        ride = _Ride(plan, RunRef.of(plan), agents, clock, suspect, time.monotonic() + slice_s)
         left = ride.drive()
         logger.info("plan %s left: %s", plan_id, left)
     return left

@@ -77,7 +77,7 @@ def long_way(it: Any) -> Turn:
     agent = it.agents("planner")
     claim = Turn.objects.claim(turn.pk, owner="test")
     turn = Turn.objects.select_related("workspace", "user", "question").get(pk=turn.pk)
-    run = RunRef.of(turn, claim)
+    run = RunRef.of(claim)
     transcript = ChatTranscript(run=run, turn=turn, identity=agent.identity, model="scripted")
     in_unit(run, lambda unit: unit.record(EventName.TYPING, run=f"turn:{turn.pk}", turn_id=turn.pk))
     agent.handle_message(turn.user_id, "go", transcript=LongWay(transcript))

@@ -7,7 +7,7 @@ import itertools
 from chat.models import Conversation, Turn
 from events.models import Stream
 from plan.models import ExecutionPlan
-from tools.runs import Claim, RunRef
+from tools.runs import RunRef
 from workspaces.models import User, Workspace
 from workspaces.services import ensure_workspace
 
@@ -71,5 +71,5 @@ def make_turn(conversation: Conversation | None = None, **columns: object) -> Tu
 def claim(run: ExecutionPlan | Turn, owner: str = "test") -> RunRef:
     """Claim a run that is free."""
     won = type(run).objects.claim(run.pk, owner=owner)
-    assert isinstance(won, Claim)
-    return RunRef.of(run, won)
+    assert won is not None
+    return RunRef.of(won)

@@ -21,6 +21,7 @@ from tests.worker.test_runner import count_workspaces
 from tools.ports import dispatcher
 from tools.runs import ClockTimestamp
 from worker import dispatch, recovery
+from worker.runner import Left
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -176,3 +177,11 @@ def test_h21_a_long_wait_is_a_row_and_no_message(redis, scripted_llm, hours):
     run_plan(plan, agents)
     run_plan(plan, agents)  # a second copy of the message
     assert (plan.status, PlanStep.objects.get(plan=plan).attempts) == ("completed", 1)
+
+
+def test_a_run_that_is_handed_back_says_that_it_was_sent(redis):
+    """The sweep must not send again at its next tick what its owner has just put behind the others."""
+    plan = hold_plan(data_step("a", "count_workspaces"), data_step("b", "count_workspaces"))
+    assert run_plan(plan, agents_on(None, count_workspaces), slice_s=0.0) == Left.HANDED_BACK
+    assert (plan.status, plan.dispatches, sent(redis)) == ("pending", 1, [plan.pk])
+    assert recovery.recover_plans().sent == 0

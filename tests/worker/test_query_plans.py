@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 from django.db import connection
 from django.db.models import Model
 
+from context.models import ScopeVersion
+from events.models import Stream
 from plan import hot, steering
 from plan.models import ExecutionPlan, PlanStep
 from tests.support.plans import hold_plan, llm_step
 from tests.support.runs import claim
 from tools.quick import QuickCall
+from workspaces.models import Membership, User, Workspace
 
 pytestmark = pytest.mark.django_db
 
@@ -76,13 +80,18 @@ def explained(work: Callable[[], object]) -> str:
     return "\n\n".join(told)
 
 
+def read_whole(told: str) -> set[str]:
+    """The tables that a plan reads from end to end, but for those that hold a row or two here."""
+    few = {model._meta.db_table for model in (Workspace, User, Membership, Stream, ScopeVersion)}
+    return set(re.findall(r"Seq Scan on (\w+)", told)) - few
+
+
 def test_the_claim_finds_its_plan_by_key(plan):
-    told = explained(lambda: ExecutionPlan.objects.claim(plan.pk, owner="a"))
-    assert "Seq Scan on capstan_plan_executionplan" not in told
+    assert read_whole(explained(lambda: ExecutionPlan.objects.claim(plan.pk, owner="a"))) == set()
 
 
 def test_readiness_reads_the_plan_s_own_steps(plan):
-    assert "Seq Scan on capstan_plan_planstep" not in explained(lambda: PlanStep.objects.next_ready(plan.pk))
+    assert read_whole(explained(lambda: PlanStep.objects.next_ready(plan.pk))) == set()
 
 
 @pytest.mark.parametrize(
@@ -97,7 +106,7 @@ def test_readiness_reads_the_plan_s_own_steps(plan):
 )
 def test_the_sweep_reads_open_plans_only(plan, sweep):
     told = explained(sweep)
-    assert "Seq Scan on capstan_plan_executionplan" not in told
+    assert read_whole(told) == set()
     assert "plan_open" in told
 
 
@@ -115,6 +124,4 @@ def test_the_hot_path_reads_the_plan_s_own_rows(plan):
         PlanStep.objects.filter(pk=moved.next_step.pk).update(kind="data")
         assert hot.end_data_step(run, step=moved.next_step, revision=0, ledger=ledger)
 
-    told = explained(both)
-    assert "Seq Scan on capstan_plan_executionplan" not in told
-    assert "Seq Scan on capstan_plan_planstep" not in told
+    assert read_whole(explained(both)) == set()

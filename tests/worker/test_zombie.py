@@ -20,7 +20,7 @@ from plan.models import ExecutionPlan, PlanStep
 from tools.runs import RunRef
 from tools.units import unit
 plan = ExecutionPlan.objects.get()
-run = RunRef.of(plan, ExecutionPlan.objects.claim(plan.pk, owner="frozen"))
+run = RunRef.of(ExecutionPlan.objects.claim(plan.pk, owner="frozen"))
 try:
     with unit(run) as opened:
         def closing():
