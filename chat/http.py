@@ -78,7 +78,11 @@ def error_body(code: str, message: str, details: dict[str, Any] | None = None) -
 
 
 def error_response(exc: Exception, context: dict[str, Any]) -> Response:
-    """An exception as the API's answer; where a transaction holds the request (`ATOMIC_REQUESTS`), it rolls back."""
+    """An exception as the API's answer.
+
+    `ATOMIC_REQUESTS` is a check error (design § 2.5); where it is on all the same, an error that became an answer must
+    roll its request back, or half of a failed request would be stored.
+    """
     set_rollback()
     if isinstance(exc, CapstanError):
         code = next((number for kind, number in STATUS_OF if isinstance(exc, kind)), None)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from django.db.models import Q
 
-from blackboard.types import KEYS
-from chat.models import Conversation, Turn
+from blackboard.types import KEYS, Board
+from chat.models import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class BoardLine:
     value: str
 
 
-def board_lines(conversation: Conversation) -> list[BoardLine]:
-    """The conversation's board, all its keys in order; empty values are what the agent left out (CAP-070)."""
-    return [BoardLine(key, key.replace("_", " ").capitalize(), str(conversation.board.get(key) or "")) for key in KEYS]
+def board_lines(board: Board) -> list[BoardLine]:
+    """A board, all its keys in order; empty values are what the agent left out (CAP-070)."""
+    return [BoardLine(key, key.replace("_", " ").capitalize(), str(board.get(key) or "")) for key in KEYS]
 
 
 def branch_views(turns: Sequence[Turn]) -> dict[int, BranchView]:

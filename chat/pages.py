@@ -117,7 +117,7 @@ def conversation(request: HttpRequest, conversation_id: UUID) -> HttpResponse:
             "title": shown.title or "New chat",
             "conversation": shown,
             "transcript": transcript,
-            "board": board_lines(shown),
+            "board": board_lines(shown.board),
             "writable": shown.user_id == user.pk,
         },
     )
@@ -129,8 +129,8 @@ def conversation(request: HttpRequest, conversation_id: UUID) -> HttpResponse:
 def plan(request: HttpRequest, plan_id: int) -> HttpResponse:
     """A plan with its steps, syntheses and times."""
     user = _user(request)
-    shown = visible_plan(user, plan_id)
-    last_id = last_event_id(shown.stream_id)
+    last_id = last_event_id(visible_plan(user, plan_id).stream_id)
+    shown = visible_plan(user, plan_id)  # read behind `last_id`: what it does not show yet comes as an event
     [view] = plan_views(ExecutionPlan.objects.filter(pk=shown.pk), reader=user, with_tools=True)
     return _render(
         request,
@@ -140,6 +140,8 @@ def plan(request: HttpRequest, plan_id: int) -> HttpResponse:
             "plan": view,
             "last_id": last_id,
             "owner": shown.owner,
+            "board": board_lines(shown.board),
+            "has_board": bool(shown.board),
             "full": True,
             "graph": {**graph(shown), "now": timezone.now()},
         },

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from django.db.models import Max, Q
-
 from chat.models import Message, Turn
 from chat.transcript import ChatTranscript
 from factory.agents import create_agent
 from factory.executors import in_workspace
 from factory.unasked import Unasked
-from loop.preview import Part, parts_of
+from loop.preview import NO_REQUEST, Part, parts_of
+from observability.queries import last_round_asked
 from prompt.models import WorkflowTemplate
 from tools.runs import RunRef
 
@@ -19,13 +18,16 @@ NOT_YET = Part(title="layer 4", text="It is made when the turn begins: snapshot,
 def preview_of(turn: Turn) -> list[Part]:
     """The turn's request: tools, layers 1 to 3, history, layer 4 last.
 
-    Of a turn that has ended, the last request it made; else the one that its next model call would make now.
+    Of a turn that has ended, the last request it made, whatever came of that; else the one that its next model call
+    would make now.
 
     Raises:
         CapstanError: the turn's agent or recipe is gone, or its author is no member any more.
     """
-    own = Message.objects.filter(turn=turn, role="assistant").filter(~Q(model="") | Q(partial=True))
-    answer = own.aggregate(last=Max("round"))["last"] if turn.ended else None
+    asked = last_round_asked("turn", turn.pk) if turn.ended else None
+    if turn.ended and asked is None:
+        return [NO_REQUEST]
+    own = Message.objects.filter(turn=turn, role="assistant")
     model = own.exclude(blocks=None).order_by("-round").values_list("blocks__model", flat=True).first()
     agent = create_agent(turn.identity, llm=Unasked(model or ""))
     recipe = WorkflowTemplate.objects.resolve(turn.recipe, turn.recipe_version) if turn.recipe else None
@@ -41,6 +43,6 @@ def preview_of(turn: Turn) -> list[Part]:
     parts = parts_of(
         tools=in_workspace(agent.executor, turn.workspace_id).schemas(),
         system=agent.chat_system(recipe),
-        messages=transcript.messages(before_round=answer),
+        messages=transcript.messages(before_round=asked),
     )
     return parts if turn.ended or transcript.has_dynamic() else [*parts, NOT_YET]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-CHARACTERS_A_TOKEN = 3.5  # of dense JSON; an estimate, used where no model's own counter is asked
+from llm.tokens import CHARACTERS_A_TOKEN
 
 
 def estimate_tokens(value: Any) -> int:

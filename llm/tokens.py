@@ -11,6 +11,7 @@ from llm.types import ModelRequest
 _LETTERS = string.ascii_letters.encode()
 _DIGITS = string.digits.encode()
 _BLANKS = string.whitespace.encode()
+CHARACTERS_A_TOKEN = 3.5  # the coarser estimate of `loop` and `context`, which count other scripts by their bytes
 MESSAGE_TOKENS = 5  # what the wire's framing of one message takes
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llm.tokens import CHARACTERS_A_TOKEN
 from llm.types import LLMMessage, ModelRequest
-from loop.history import CHARACTERS_A_TOKEN, PastTurn, size_of
+from loop.history import PastTurn, size_of
 from loop.model_call import ModelCaller
 from observability.types import Interaction
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from llm.arguments import KEPT_ID
+from llm.tokens import CHARACTERS_A_TOKEN
 from llm.types import LLMMessage, ToolCall
 
 INTERRUPTED = '{"success":false,"result":null,"error":"interrupted: this call was cut off and has no result"}'
 NO_RESULT_TEXT = "(empty result)"
 NO_USER_TEXT = "(no text)"
 GO_ON = "(continue)"
-CHARACTERS_A_TOKEN = 3.5  # an estimate, stated; the answering model's own counter may differ. See `size_of`
 MESSAGE_OVERHEAD = 6  # tokens
 
 

@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from llm.tokens import CHARACTERS_A_TOKEN
 from llm.types import LLMMessage, SystemBlock, ToolSchema
-from loop.history import CHARACTERS_A_TOKEN, estimate_tokens, size_of
+from loop.history import estimate_tokens, size_of
 
 LAYERS = ("1 foundation", "2 identity", "3 recipe and run")
 
@@ -26,6 +27,9 @@ class Part:
     text: str
     tokens: int
     cached: bool = False
+
+
+NO_REQUEST = Part(title="no request", text="It ended before its model was asked anything.", tokens=0)
 
 
 def parts_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import connection
 from django.db.models import Q
 
 from events.models import Event
@@ -61,8 +62,9 @@ def plan_summary(plan: ExecutionPlan) -> dict[str, Any]:
 
 
 def plan_detail(plan: ExecutionPlan) -> dict[str, Any]:
-    """A plan with its steps, in two queries."""
-    return {**plan_summary(plan), "steps": [step_detail(step) for step in PlanStep.objects.of(plan.pk)]}
+    """A plan with its board and its steps, in two queries."""
+    steps = [step_detail(step) for step in PlanStep.objects.of(plan.pk)]
+    return {**plan_summary(plan), "board": plan.board, "steps": steps}
 
 
 def step_detail(step: PlanStep) -> dict[str, Any]:
@@ -142,20 +144,33 @@ def graph(plan: ExecutionPlan) -> dict[str, Any]:
 
 
 def _waits(plan: ExecutionPlan) -> dict[str, list[dict[str, Any]]]:
-    """When each step waited, from what its stream tells: from the event that says so to the step's next one."""
-    told = Event.objects.filter(stream_id=plan.stream_id, name=EventName.PLAN_STEP, payload__plan_id=plan.pk)
-    waited = set(told.filter(payload__status__in=WAITING).values_list("payload__step", flat=True))
-    found: dict[str, list[dict[str, Any]]] = {key: [] for key in waited}
-    moves = told.order_by("seq").values_list("payload__step", "payload__status", "created_at") if waited else ()
-    for key, status, at in moves:  # told apart here: PostgreSQL cannot guess how many events a key of JSON picks
-        if key not in found:
-            continue
-        own = found[key]
-        if own and own[-1]["until"] is None:
-            own[-1]["until"] = at
-        if status in WAITING:
-            own.append({"status": status, "since": at, "until": None})
-    for own in found.values():
-        if own and own[-1]["until"] is None:
-            own[-1]["until"] = plan.ended_at
+    """When each step waited, from what its stream tells: from the event that says so to the step's next one.
+
+    Of a long conversation only what was said since the plan was made is read.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""WITH made AS MATERIALIZED (
+                    SELECT seq FROM {Event._meta.db_table}
+                    WHERE stream_id = %(stream)s AND name = %(made)s
+                        AND payload -> 'plan_id' = to_jsonb(%(plan)s::bigint)
+                    ORDER BY seq DESC LIMIT 1),
+                moves AS (
+                    SELECT seq, payload ->> 'step' AS step, payload ->> 'status' AS status, created_at,
+                        lead(created_at) OVER (PARTITION BY payload ->> 'step' ORDER BY seq) AS next_at
+                    FROM {Event._meta.db_table}
+                    WHERE stream_id = %(stream)s AND seq > COALESCE((SELECT seq FROM made), 0) AND name = %(moved)s
+                        AND payload -> 'plan_id' = to_jsonb(%(plan)s::bigint))
+                SELECT step, status, created_at, next_at FROM moves WHERE status = ANY(%(waiting)s) ORDER BY seq""",  # noqa: S608
+            {
+                "stream": plan.stream_id,
+                "plan": plan.pk,
+                "made": EventName.PLAN_CREATED.value,
+                "moved": EventName.PLAN_STEP.value,
+                "waiting": [status.value for status in WAITING],
+            },
+        )
+        found: dict[str, list[dict[str, Any]]] = {}
+        for step, status, since, until in cursor.fetchall():
+            found.setdefault(step, []).append({"status": status, "since": since, "until": until or plan.ended_at})
     return found

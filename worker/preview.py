@@ -9,7 +9,8 @@ from factory.executors import in_workspace
 from factory.unasked import Unasked
 from llm.types import LLMMessage
 from loop.history import PastTurn, build_history
-from loop.preview import Part, parts_of
+from loop.preview import NO_REQUEST, Part, parts_of
+from observability.queries import last_round_asked
 from plan.briefing import earlier_results, plan_context, step_message
 from plan.models import STEP_TERMINAL, PlanStep, StepMessage
 from prompt.models import WorkflowTemplate
@@ -18,15 +19,19 @@ from prompt.models import WorkflowTemplate
 def preview_of(step: PlanStep) -> list[Part]:
     """The step's request: tools, layers 1 to 3 with the plan's goal, what it is asked, and its rounds.
 
-    Of a step that has ended, the last request it made; else the one that its next model call would make now.
+    Of a step that has ended, the last request it made, whatever came of that; else the one that its next model call
+    would make now. A step that another try of its plan had ended made none itself: there it is that other step's.
 
     Raises:
         CapstanError: the plan's agent or the step's recipe is gone.
     """
     rows = StepMessage.objects.filter(step=step)
-    answer = rows.filter(role="assistant").aggregate(last=Max("round"))["last"]
-    if answer is not None and step.status in STEP_TERMINAL:
-        rows = rows.filter(round__lt=answer)
+    if step.status in STEP_TERMINAL:
+        replied = rows.filter(role="assistant").aggregate(last=Max("round"))["last"]
+        asked = last_round_asked("step", step.pk) or replied
+        if asked is None:
+            return [NO_REQUEST]
+        rows = rows.filter(round__lt=asked)
     said = tuple(row.as_message() for row in rows.order_by("round", "position"))
     agent = create_agent(step.plan.identity, llm=Unasked(step.model_used), mode="workflow")
     recipe = WorkflowTemplate.objects.resolve(step.recipe, step.recipe_version) if step.recipe else None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from blackboard.board import Blackboard
 from blackboard.extract import VisibleText, extract
+from blackboard.replies import ReplyBoard
 from blackboard.types import KEYS
 
 
@@ -30,6 +31,22 @@ def test_cap_071_all_of_it_has_at_most_500_characters():
     assert list(found.board) == ["phase", "hypothesis"]
 
 
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (r'{"phase": "a\u0000b"}', "a\ufffdb"),
+        (r'{"phase": "half \ud83d"}', "half \ufffd"),
+        (r'{"phase": "whole \ud83d\ude00"}', "whole \U0001f600"),
+        (r'{"phase": ["in a list \ud83d"]}', '["in a list \ufffd"]'),
+        ("phase: a\0b", "a\ufffdb"),
+    ],
+)
+def test_cap_072_a_board_is_given_as_the_database_can_hold_it(said, kept):
+    found = extract(f"<board>{said}</board>")
+    assert found.board == {"phase": kept}
+    json.dumps(found.board, ensure_ascii=False).encode()
+
+
 def test_lines_are_read_too():
     assert extract("<board>\nphase: plan\n- next_intent = ask\nnonsense\n</board>").board == {
         "phase": "plan",
@@ -47,6 +64,21 @@ def test_cap_072_a_bad_text_keeps_the_old_board(bad):
     assert board.set_from_model_text(f"Text. {bad}") is False
     assert board.data == {"phase": "one"}
     assert extract(f"Text. {bad}").visible == "Text."
+
+
+def test_a_replys_board_waits_for_its_commit_and_an_agent_without_one_says_what_it_says():
+    text = f"One.\n{block({'phase': 'one'})}"
+    replies = ReplyBoard(kept=True)
+    assert (replies.take(text), replies.visible(text), replies.visible("Two. <board>")) == ("One.", "One.", "Two.")
+    assert (replies.written, replies.told) == ({"phase": "one"}, {"status": "set", "board": {"phase": "one"}})
+    replies.stored()
+    assert (replies.written, replies.told) == (None, None)
+    replies.take("Three. <board>oh</board>")
+    assert (replies.written, replies.told) == (None, {"status": "retain", "board": None})
+    replies.take("Four.")
+    assert (replies.written, replies.told) == (None, None)
+    plain = ReplyBoard(kept=False)
+    assert (plain.take(text), plain.visible(text), plain.written, plain.told) == (text, text, None, None)
 
 
 def test_a_text_without_a_block_is_left_alone():

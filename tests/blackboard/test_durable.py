@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 
 import pytest
 from django.db import connection
@@ -15,7 +16,8 @@ from chat.models import Conversation, Message, Turn
 from chat.runner import run_turn
 from events.models import Event, channel_of
 from factory.agents import create_agent
-from llm.testing import Gate, ScriptedLLM, call, calls, held, say
+from llm.errors import LLMPermissionError
+from llm.testing import Gate, ScriptedLLM, call, calls, cut, held, say
 from plan import steering
 from plan.models import ExecutionPlan, PlanStep, StepMessage
 from tests.support.plans import agents_on, events_of, hold_plan, llm_step, run_plan, statuses
@@ -28,6 +30,21 @@ from worker.runner import Left
 BOARD = {"phase": "explore", "next_intent": "count"}
 BLOCK = f"<board>{json.dumps(BOARD)}</board>"
 BAD = '<board>{"phase": }</board>'
+BROKEN = r'<board>{"phase": "a\u0000b", "next_intent": "half \ud83d"}</board>'  # JSON that jsonb refuses
+MENDED = {"phase": "a\ufffdb", "next_intent": "half \ufffd"}
+
+
+class Leaving(ScriptedLLM):
+    """Its request hands the turn over while the model is asked for the `at`-th time."""
+
+    def __init__(self, answers: list[object], *, at: int) -> None:
+        super().__init__(answers)
+        self.at = at
+
+    def call(self, request, *, on_event=None, cancel=None):
+        if len(self.requests) + 1 == self.at:
+            cancel.cancel("handover")
+        return super().call(request, on_event=on_event, cancel=cancel)
 
 
 class Talk:
@@ -54,11 +71,11 @@ class Talk:
         made = {"name": "no_such_tool"} if self.refused else {"name": "catalog_overview"}
         return {"content": f"I look first.\n{block}", "tool_calls": [made, {"name": "catalog_overview"}]}
 
-    def run(self, turn: Turn, llm: ScriptedLLM, **options: object) -> Turn:
+    def run(self, turn: Turn, llm: ScriptedLLM) -> Turn:
         def agents(identity: str, *, mode: object = "conversation", tier: object = None) -> object:
             return create_agent(identity, llm=llm, mode=mode, tier=tier)
 
-        return run_turn(turn.pk, agents=agents, clock=timezone.now, **options)
+        return run_turn(turn.pk, agents=agents, clock=timezone.now)
 
     def board(self) -> dict[str, str]:
         return Conversation.objects.get(pk=self.conversation.pk).board
@@ -110,7 +127,7 @@ def test_cap_073_a_turn_that_is_handed_to_a_worker_takes_its_board_along(refused
     turn = talk.send("Look around")
     first = talk.looks(BLOCK)
     asked = calls(*[(made["name"], {}) for made in first["tool_calls"]], text=first["content"])
-    handed = talk.run(turn, ScriptedLLM([asked, held(gate, "late")]), sync_seconds=1.0)
+    handed = talk.run(turn, Leaving([asked, held(gate, "late")], at=2))
     assert (handed.status, talk.board()) == ("queued", BOARD)
     gate.open()
     done = talk.run(turn, ScriptedLLM([say("All is well.")]))
@@ -127,6 +144,33 @@ def test_cap_072_a_bad_board_in_a_round_keeps_the_old_one(chat_with):
     assert [(row.payload["status"], row.payload["board"]) for row in told] == [("set", BOARD), ("retain", None)]
     assert Conversation.objects.get(pk=it.conversation.pk).board == BOARD
     assert not Message.objects.filter(text__contains="board").exists()
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [[calls(call("look"), text=f"First.\n{BROKEN}"), say("Done.")], [say(f"Done.\n{BROKEN}")]],
+    ids=["one statement", "a unit"],
+)
+def test_cap_072_a_board_that_the_database_cannot_hold_costs_no_answer(chat_with, replies):
+    it = chat_with(*replies)
+    turn = it.say("go")
+    assert (turn.status, turn.answer) == ("completed", "Done.")
+    assert Conversation.objects.get(pk=it.conversation.pk).board == MENDED
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_cap_071_what_was_cut_off_loses_a_board_where_its_agent_keeps_one(chat_with, kept):
+    text = f"So far.\n{BLOCK}"
+    it = chat_with(cut(text, LLMPermissionError()))
+    usual = it.agents
+
+    def agents(identity: str, **options: object) -> object:
+        agent = usual(identity, **options)
+        return replace(agent, identity=replace(agent.identity, blackboard=kept))
+
+    it.agents = agents
+    turn = it.say("go")
+    assert (turn.status, turn.answer) == ("failed", "So far." if kept else text)
 
 
 def test_cap_073_a_round_that_parks_stores_its_board(chat_with):
@@ -203,6 +247,14 @@ def test_cap_073_a_killed_worker_leaves_the_board_of_its_steps_round(processes, 
     assert [event["status"] for event in events_of(plan, "blackboard")] == ["set", "retain"]
     assert board_of(plan) == BOARD
     assert not StepMessage.objects.filter(text__contains="<board>").exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_cap_072_a_steps_board_that_the_database_cannot_hold_costs_no_synthesis():
+    plan = hold_plan(llm_step("one"))
+    assert run_plan(plan, agents_on(ScriptedLLM([say(f"One is seen.\n{BROKEN}")]))) == Left.ENDED
+    assert [step.llm_synthesis for step in PlanStep.objects.of(plan.pk)] == ["One is seen."]
+    assert (plan.status, board_of(plan)) == ("completed", MENDED)
 
 
 @pytest.mark.django_db(transaction=True)

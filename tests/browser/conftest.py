@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from django.conf import settings
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from config.embedded import remove_sockets, servers_of
 from config.state import StateFolder
@@ -44,6 +44,9 @@ new MutationObserver(() => {
 }).observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
 """
 
+
+WAIT_MS = 20_000  # for what is behaviour: a busy machine takes its time
+expect.set_options(timeout=WAIT_MS)
 
 SHOTS = Path(settings.BASE_DIR) / "docs" / "screenshots"
 
@@ -145,7 +148,7 @@ class Reader:
         self._contexts.append(context)
         context.add_init_script(WITNESS)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(WAIT_MS)
         page.on("console", lambda m: self.complaints.append(m.text) if m.type in {"error", "warning"} else None)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("dialog", lambda dialog: (self.complaints.append(f"a dialog: {dialog.message}"), dialog.dismiss()))

@@ -11,9 +11,12 @@ from django.urls import reverse
 
 from chat.models import Conversation
 from chat.preview import preview_of
+from chat.services import cancel_turn
 from factory.agents import create_agent
-from llm.testing import call
+from llm.errors import LLMPermissionError
+from llm.testing import call, cut
 from llm.types import LLMResponse
+from loop.preview import NO_REQUEST
 from prompt.types import Limits
 from tests.loop.dialects import blocks_of
 
@@ -49,6 +52,22 @@ def test_the_preview_shows_the_forced_final_answers_note_and_what_a_hand_off_ask
         turn = it.say("go")
         parts = preview_of(turn)
         assert [part.text for part in parts[4:]] == [text_of(m) for m in it.llm.requests[-1].messages]
+
+
+@pytest.mark.parametrize("answers", [[LLMPermissionError()], [call("no_such"), cut("So f", LLMPermissionError())]])
+def test_the_preview_of_a_turn_that_failed_is_the_request_that_failed(chat, answers):
+    it = chat(*answers)
+    turn = it.say("go")
+    assert turn.status == "failed"
+    assert [part.text for part in preview_of(turn)[4:]] == [text_of(m) for m in it.llm.requests[-1].messages]
+
+
+def test_a_turn_that_ended_before_its_model_was_asked_has_no_request(chat, settings):
+    settings.CAPSTAN_LOOP = {"window_tokens": 1_000}
+    it = chat("never")
+    for turn in (it.say("x" * 5_000), cancel_turn(turn_id=it.send("hi").pk)):
+        assert preview_of(turn) == [NO_REQUEST]
+    assert it.llm.requests == []
 
 
 def limited(it):

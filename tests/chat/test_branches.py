@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from django.utils import timezone
 
@@ -10,7 +12,7 @@ from chat.errors import FieldInvalid, TurnActive
 from chat.models import Conversation, Message, Turn
 from chat.queries import siblings_of, transcript_of
 from events.models import Event
-from llm.testing import call
+from llm.testing import ScriptedLLM, call
 from tools.registry import Registry, tool
 
 
@@ -108,6 +110,28 @@ def test_a_turn_that_cannot_be_followed_is_refused_by_name(chat, named):
         it.send("X", **named)
     assert caught.value.details["field"] == "after_turn"
     assert Turn.objects.count() == 1
+
+
+@pytest.mark.parametrize("mine", [True, False], ids=["my other conversation", "somebody else's"])
+def test_a_turn_of_another_conversation_names_no_place_and_no_branch_in_this_one(chat, mine):
+    it = chat("A")
+    other = chat("B")
+    if mine:
+        conversation = services.create_conversation(user=it.user, workspace=it.workspace, now=timezone.now())
+        other = replace(it, conversation=conversation, llm=ScriptedLLM(["B"]))
+    shown_here, turn = it.say("Q"), other.say("Q")
+    for after in (turn.pk, 10**30):
+        with pytest.raises(FieldInvalid) as caught:
+            it.send("X", after_turn=after)
+        assert caught.value.details["field"] == "after_turn"
+    named = {"turn_id": turn.pk}, {"turn_id": 10**30}, {"message_id": turn.question_id}, {"message_id": 10**30}
+    for branch in named:
+        with pytest.raises(FieldInvalid) as caught:
+            services.select_branch(conversation_id=it.conversation.pk, user=it.user, correlation_id="c", **branch)
+        assert caught.value.details["field"] in branch
+    it.conversation.refresh_from_db()
+    assert (it.conversation.active_turn_id, it.conversation.turns.count()) == (shown_here.pk, 1)
+    assert not Event.objects.filter(stream=it.conversation.pk, name="branch_selected").exists()
 
 
 def test_a_chosen_branch_is_announced_once_to_whoever_watches(chat):

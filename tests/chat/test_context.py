@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.utils import timezone
@@ -15,6 +16,7 @@ from llm.testing import call
 from observability.models import AgentInteraction
 from plan.models import ExecutionPlan, PlanStep
 from tools.registry import Registry, tool
+from tools.runs import ClockTimestamp
 
 
 def layer_4(request) -> dict:
@@ -25,10 +27,8 @@ def board_of(it) -> dict:
     return Conversation.objects.get(pk=it.conversation.pk).board
 
 
-def test_a_failed_plan_reaches_the_next_turn_once(chat):
-    it = chat("one", "two", "three")
-    it.say("Hello")
-    plan = ExecutionPlan.objects.create(
+def failed_plan(it) -> ExecutionPlan:
+    return ExecutionPlan.objects.create(
         workspace=it.workspace,
         stream_id=it.conversation.pk,
         correlation_id="corr-1",
@@ -38,8 +38,19 @@ def test_a_failed_plan_reaches_the_next_turn_once(chat):
         goal="Refactor auth",
         conversation_id=it.conversation.pk,
         error="step look failed",
-        ended_at=timezone.now(),
+        ended_at=ClockTimestamp(),
     )
+
+
+def told_plans(it) -> list[int]:
+    """The plans that the newest request's layer 4 tells of."""
+    return [plan["plan_id"] for plan in layer_4(it.llm.requests[-1]).get("plans_ended", ())]
+
+
+def test_a_failed_plan_reaches_the_next_turn_once(chat):
+    it = chat("one", "two", "three")
+    it.say("Hello")
+    plan = failed_plan(it)
     PlanStep.objects.create(plan=plan, key="look", order=1, action="Look", status="failed", error="no such module")
     it.say("What happened?")
     told = layer_4(it.llm.requests[1])["plans_ended"]
@@ -54,24 +65,40 @@ def test_a_failed_plan_is_told_though_the_next_turn_was_cancelled_before_it_bega
     it = chat("one", "two", "three")
     if not first:
         it.say("Hello")
-    plan = ExecutionPlan.objects.create(
-        workspace=it.workspace,
-        stream_id=it.conversation.pk,
-        correlation_id="corr-1",
-        status="failed",
-        owner=it.user,
-        identity="planner",
-        goal="Refactor auth",
-        conversation_id=it.conversation.pk,
-        error="step look failed",
-        ended_at=timezone.now(),
-    )
+    plan = failed_plan(it)
     silent = cancel_turn(turn_id=it.send("What ha").pk)
     assert silent.status == "cancelled"
     it.say("What happened?")
-    assert [p["plan_id"] for p in layer_4(it.llm.requests[-1])["plans_ended"]] == [plan.pk]
+    assert told_plans(it) == [plan.pk]
     it.say("And now?")
-    assert "plans_ended" not in layer_4(it.llm.requests[-1])
+    assert told_plans(it) == []
+
+
+@pytest.mark.parametrize("apart", [timedelta(minutes=1), timedelta(minutes=-1)], ids=["ahead", "behind"])
+def test_a_failed_plan_is_told_once_though_the_web_hosts_clock_is_wrong(chat, monkeypatch, apart):
+    """A plan ends by the database's clock, a turn is made by its host's."""
+    monkeypatch.setattr(timezone, "now", lambda: datetime.now(UTC) + apart)
+    it = chat("one", "two", "three")
+    it.say("Hello")
+    plan = failed_plan(it)
+    it.say("What happened?")
+    assert told_plans(it) == [plan.pk]
+    it.say("And now?")
+    assert told_plans(it) == []
+
+
+def test_each_branch_is_told_of_an_ended_plan_and_of_no_more_than_five_at_once(chat):
+    it = chat("one", "two", "three", "two, rather", "anew")
+    first = it.say("Hello")
+    plans = [failed_plan(it).pk for _ in range(6)]
+    it.say("What happened?")
+    assert told_plans(it) == plans[:0:-1]
+    it.say("And now?")
+    assert told_plans(it) == plans[:1]
+    it.say("What happened, rather?", after_turn=first.pk)
+    assert told_plans(it) == plans[:0:-1]
+    it.say("Hello again", after_turn=None)
+    assert told_plans(it) == plans[:0:-1]
 
 
 def test_cap_041_older_turns_are_condensed_once_and_the_summary_stays(chat, settings):

@@ -125,7 +125,7 @@ def test_the_board_is_drawn_in_order_and_cannot_act() -> None:
     assert HOSTILE in page.text
     assert b'data-start="empty"' not in body
     conversation.refresh_from_db()
-    assert [(line.label, bool(line.value)) for line in board_lines(conversation)] == [
+    assert [(line.label, bool(line.value)) for line in board_lines(conversation.board)] == [
         ("Phase", True),
         ("Hypothesis", False),
         ("Current plan", False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -298,3 +299,38 @@ def test_a_message_that_was_sent_is_on_the_page_before_anybody_answered() -> Non
     assert "not answered yet" in body
     assert "Waiting for a worker" in body
     assert re.search(r'data-status="queued"', body)
+
+
+def test_a_plan_that_ends_while_its_page_is_made_is_drawn_as_ended() -> None:
+    """Its last event is not behind the page's `last_id`, so the page itself has to say it."""
+    conversation = make_conversation()
+    plan = finished_plan(conversation)
+    ExecutionPlan.objects.filter(pk=plan.pk).update(status="running", ended_at=None, lease_until=timezone.now())
+    ends: list[bool] = []
+
+    def ending(execute: Any, sql: str, *rest: Any) -> Any:
+        if '"last_seq" FROM' in sql.replace(" AS", "") and not ends:
+            ends.append(True)
+            ExecutionPlan.objects.filter(pk=plan.pk).update(status="completed", ended_at=timezone.now())
+        return execute(sql, *rest)
+
+    client = signed_in(conversation.user)
+    with connection.execute_wrapper(ending):
+        body = client.get(f"/plans/{plan.pk}/").content.decode()
+    assert ends
+    drawn = json.loads(body.split('<script id="plan-graph" type="application/json">')[1].split("</script>")[0])
+    assert (drawn["status"], drawn["ended_at"] is None) == ("completed", False)
+
+
+def test_a_plan_shows_its_board_where_there_is_one() -> None:
+    conversation = make_conversation()
+    plan = finished_plan(conversation)
+    client = signed_in(conversation.user)
+    hidden = '<section class="plan-board" data-plan-board aria-labelledby="plan-board" hidden>'
+    assert hidden in client.get(f"/plans/{plan.pk}/").content.decode()
+    ExecutionPlan.objects.filter(pk=plan.pk).update(board={"next_intent": HOSTILE})
+    body = client.get(f"/plans/{plan.pk}/").content
+    assert hidden not in body.decode()
+    page = cannot_act(body)
+    assert HOSTILE in page.text
+    assert "Next intent" in page.text

@@ -45,6 +45,7 @@ def test_a_plan_shows_its_steps_with_their_syntheses(scripted_llm, django_assert
         shown = plan_detail(plan)
     assert (shown["status"], [step["llm_synthesis"] for step in shown["steps"]]) == ("completed", ["A.", "A.", "C."])
     assert shown["steps"][2]["reads"] == ["a", "b"]
+    assert shown["board"] == {}
     drawn = graph(plan)
     assert [(node["key"], node["layer"], node["row"]) for node in drawn["nodes"]] == [
         ("a", 0, 0),
@@ -71,7 +72,7 @@ def test_a_graph_says_when_its_steps_waited_and_what_they_are(django_assert_num_
     move("start")
     move("wait_for_approval")
     plan.refresh_from_db()
-    with django_assert_num_queries(3):
+    with django_assert_num_queries(2):
         drawn = graph(plan)
     first, second, _ = drawn["nodes"]
     assert [(wait["status"], wait["until"] is None) for wait in first["waits"]] == [

@@ -9,7 +9,9 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from llm.errors import LLMPermissionError
 from llm.testing import ScriptedLLM, call, say
+from loop.preview import NO_REQUEST
 from plan.models import PlanStep
 from prompt.services import publish_recipe
 from tests.support.plans import agents_on, data_step, hold_plan, llm_step, run_plan
@@ -64,3 +66,15 @@ def test_a_step_that_has_not_begun_shows_what_it_would_be_asked_and_a_data_step_
     browser.force_login(owner)
     page = browser.get(reverse("admin:capstan_plan_planstep_change", args=[look.pk])).content.decode()
     assert "A data step asks no model." in page
+
+
+def test_the_preview_of_a_step_that_failed_is_the_request_that_failed_and_a_skipped_one_made_none() -> None:
+    llm = ScriptedLLM([call("catalog_overview"), LLMPermissionError()])
+    plan = hold_plan(llm_step("one"), llm_step("two"))
+    assert run_plan(plan, agents_on(llm)) == Left.ENDED
+    one, two = PlanStep.objects.of(plan.pk)
+    assert (one.status, two.status) == ("failed", "skipped")
+    sent = llm.requests[-1]
+    told = [block.text for block in sent.system] + [text_of(message) for message in sent.messages]
+    assert [part.text for part in preview_of(one)[1:]] == told
+    assert preview_of(two) == [NO_REQUEST]

@@ -70,6 +70,8 @@ def test_cap_051_completed_step_not_rerun_on_retry(scripted_llm):
     assert run_plan(plan, agents_on(llm)) == Left.WAITING
     assert (plan.status, statuses(plan)) == ("waiting_retry", {"one": "completed", "two": "waiting_retry"})
     assert plan.lease_until is None
+    [waiting] = [event for event in events_of(plan, "plan_step") if event["status"] == "waiting_retry"]
+    assert waiting["not_before"] == PlanStep.objects.get(key="two").not_before.isoformat()
     assert run_plan(plan, agents_on(llm)) == Left.NOT_FREE  # not before its time
     later = ClockTimestamp() - timedelta(seconds=1)
     ExecutionPlan.objects.update(not_before=later)

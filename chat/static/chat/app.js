@@ -1,7 +1,7 @@
 // Wires the page at hand: a new chat, a conversation, or a plan.
 
 import { call, newKey } from "./api.js";
-import { Board } from "./board.js";
+import { Board, fill } from "./board.js";
 import { Branches } from "./branches.js";
 import { Composer } from "./composer.js";
 import { PlanViews } from "./plan-views.js";
@@ -15,8 +15,9 @@ startSidebar();
 const root = document.querySelector("[data-page]");
 if (root) pages[root.dataset.page](root);
 
-function post(conversation, text, key) {
-  return call("POST", `/api/conversations/${conversation}/messages/`, { text }, { Prefer: "respond-async", "Idempotency-Key": key });
+// `after` is the turn that the text goes on from, as its author saw it; undefined: the server knows.
+function post(conversation, text, key, after) {
+  return call("POST", `/api/conversations/${conversation}/messages/`, { text, after_turn: after }, { Prefer: "respond-async", "Idempotency-Key": key });
 }
 
 function home(root) {
@@ -48,8 +49,14 @@ function conversation(root) {
     const sent = { text: null };
     composer = new Composer(form, {
       onSend: async (text) => {
-        if (sent.text !== text) Object.assign(sent, { text, key: newKey() });
-        const turn = await post(id, text, sent.key);
+        if (sent.text !== text) { // trying again asks the same at the same place
+          const last = thread.lastTurn();
+          Object.assign(sent, { text, key: newKey(), after: last === null ? null : Number(last) });
+        }
+        const turn = await post(id, text, sent.key, sent.after).catch((error) => {
+          if (error.code === "turn.active") sent.text = null; // nothing was made; the next try follows what is shown then
+          throw error;
+        });
         sent.text = null;
         thread.ensureTurn(turn.turn_id, text);
         end.jump();
@@ -60,7 +67,7 @@ function conversation(root) {
     });
     composer.answering(thread.openTurn());
   }
-  const branches = new Branches(root, thread, { onProblem: (text) => composer?.show(text), onAsked: end.jump });
+  const branches = new Branches(root, thread, { onProblem: (text, draft) => composer?.show(text, draft), onAsked: end.jump });
   const board = new Board(document.getElementById("board"));
   follow(root, (name, data) => {
     if (name === "blackboard" && data.turn_id) board.heard(data); // a plan has a board of its own
@@ -72,7 +79,9 @@ function conversation(root) {
 function plan(root) {
   const thread = new Thread(root);
   const views = new PlanViews(root, root.querySelector("[data-views]"));
+  const board = root.querySelector("[data-plan-board]");
   follow(root, (name, data) => {
+    if (name === "blackboard" && fill(board, data)) board.hidden = false;
     thread.apply(name, data);
     views.heard(name, data);
   });

@@ -47,17 +47,22 @@ export class Board {
     if (open) delete this.button.dataset.news;
   }
 
-  // One event of the stream; a board that could not be read leaves the old one standing.
-  heard({ status, board }) {
-    if (status !== "set") return;
-    let changed = false;
-    for (const line of this.panel.querySelectorAll("[data-line]")) {
-      const value = line.querySelector("dd"), text = board[line.dataset.line] || "";
-      changed ||= value.textContent !== text;
-      value.textContent = text;
-      line.hidden = !text;
-    }
-    this.panel.toggleAttribute("data-empty", !Object.values(board).some(Boolean));
+  // One event of the stream.
+  heard(data) {
+    const changed = fill(this.panel, data);
+    this.panel.toggleAttribute("data-empty", !this.panel.querySelector("[data-line]:not([hidden])"));
     if (changed && this.button.getAttribute("aria-expanded") === "false") this.button.dataset.news = "yes";
   }
+}
+
+// Write an event's board into the lines of an element; whether that changed them. One that could not be read changes none.
+export function fill(element, { status, board }) {
+  let changed = false;
+  for (const line of status === "set" ? element.querySelectorAll("[data-line]") : []) {
+    const value = line.querySelector("dd"), text = board[line.dataset.line] || "";
+    changed ||= value.textContent !== text;
+    value.textContent = text;
+    line.hidden = !text;
+  }
+  return changed;
 }

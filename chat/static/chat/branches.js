@@ -6,7 +6,7 @@ import { announce, fromTemplate, setText, slot } from "./dom.js";
 const later = () => ({ Prefer: "respond-async", "Idempotency-Key": newKey() });
 
 export class Branches {
-  // onProblem(text): says what went wrong; onAsked(): a new turn is drawn
+  // onProblem(text, draft): says what went wrong, and keeps what was to be asked; onAsked(): a new turn is drawn
   constructor(root, thread, { onProblem, onAsked }) {
     Object.assign(this, { root, thread, onProblem, onAsked, missed: null, again: null, leafing: false, chosen: null });
     this.url = `/api/conversations/${root.dataset.conversation}`;
@@ -33,7 +33,7 @@ export class Branches {
   }
 
   shows({ turn_id }) {
-    return [...this.root.querySelectorAll("[data-turn]")].at(-1)?.dataset.turn === String(turn_id);
+    return this.thread.lastTurn() === String(turn_id);
   }
 
   follows({ turn_id, after_id }) {
@@ -76,25 +76,27 @@ export class Branches {
     }
   }
 
-  // What somebody is typing instead of a question outlives a drawing anew, where the question is still shown.
+  // What somebody is typing, or sending, instead of a question outlives a drawing anew, where the question is still shown.
   drafts() {
-    return [...this.root.querySelectorAll("[data-edit]")].map((form) => ({
+    return [...this.root.querySelectorAll("[data-edit]")].filter((form) => !form.taken).map((form) => ({
       turn: form.closest("[data-turn]").dataset.turn,
-      text: form.elements.text.value,
+      form,
       typing: form.contains(document.activeElement),
-      sending: form.querySelector(".primary").disabled,
     }));
   }
 
   restore(drafts) {
-    for (const { turn, text, typing, sending } of drafts) {
+    for (const { turn, form, typing } of drafts) {
       const shown = this.thread.turn(turn);
-      if (!shown || sending) continue;
-      const before = document.activeElement;
-      this.edit(shown);
-      shown.querySelector("[data-edit]").elements.text.value = text;
-      if (!typing) before?.focus();
+      if (!shown) continue;
+      this.open(shown, form);
+      if (typing) form.elements.text.focus({ preventScroll: true });
     }
+  }
+
+  open(turn, form) {
+    slot(turn, "question").after(form);
+    turn.classList.add("editing");
   }
 
   async clicked(event) {
@@ -114,8 +116,7 @@ export class Branches {
     if (turn.querySelector("[data-edit]")) return;
     const form = fromTemplate("edit");
     form.elements.text.value = slot(turn, "question").textContent;
-    slot(turn, "question").after(form);
-    turn.classList.add("editing");
+    this.open(turn, form);
     form.elements.text.focus();
   }
 
@@ -151,9 +152,11 @@ export class Branches {
       if (form.asked !== text) Object.assign(form, { asked: text, key: newKey() });
       const body = { text, after_turn: after === "none" ? null : Number(after) };
       await call("POST", `${this.url}/messages/`, body, { ...later(), "Idempotency-Key": form.key });
+      form.taken = true;
       await this.asked();
     } catch (error) {
-      setText(slot(form, "problem"), error.message);
+      if (form.isConnected) setText(slot(form, "problem"), error.message);
+      else this.onProblem(error.message, text); // its question is not shown any more
     } finally {
       button.disabled = false;
     }
@@ -186,10 +189,10 @@ export class Branches {
       this.onProblem("");
       await this.refresh();
     } finally {
-      this.leafing = false;
+      const chosen = this.chosen;
+      Object.assign(this, { leafing: false, chosen: null });
+      if (chosen && !this.shows(chosen)) await this.refresh(); // another tab's, also where ours was refused
     }
-    if (this.chosen && !this.shows(this.chosen)) await this.refresh();
-    this.chosen = null;
     const shown = turns()[place];
     if (!shown) return;
     this.root.parentElement.scrollTop += shown.getBoundingClientRect().top - top; // it stays where the eye is

@@ -76,8 +76,10 @@ export class Composer {
     this.input.focus();
   }
 
-  show(problem) {
+  // `draft` comes into the field, where nothing else is being written.
+  show(problem, draft = "") {
     setText(this.problem, problem);
+    if (draft && !this.input.value) this.fill(draft);
   }
 
   refresh() {

@@ -18,7 +18,7 @@ const FONTS = { state: "500 11.5px Inter, sans-serif", kind: "500 11px Inter, sa
 
 export class Graph {
   constructor(box, model, { onShow, onJump }) {
-    Object.assign(this, { box, model, onShow, onJump, nodes: new Map(), edges: new Map(), current: null, touched: false });
+    Object.assign(this, { box, model, onShow, onJump, nodes: new Map(), edges: new Map(), current: null, touched: false, whole: false });
     onFrame(box, "scroll", () => this.paint());
     box.addEventListener("pointerover", (event) => this.hovered(event));
     box.addEventListener("pointerleave", () => onShow(null));
@@ -63,7 +63,7 @@ export class Graph {
   // Draw what is in sight, or soon will be; a small plan is drawn as a whole.
   paint() {
     if (!this.corners) return;
-    const far = this.corners.size <= SMALL ? Infinity : SOON;
+    const far = this.whole || this.corners.size <= SMALL ? Infinity : SOON;
     const { scrollLeft: left, scrollTop: top, clientWidth, clientHeight } = this.box;
     const seen = (x, y, right, bottom) => right > left - far && x < left + clientWidth + far && bottom > top - far && y < top + clientHeight + far;
     for (const [key, { x, y }] of this.corners) {
@@ -132,7 +132,7 @@ export class Graph {
   }
 
   colour(edge) {
-    const [from, to] = [edge.dataset.from, edge.dataset.to].map((key) => this.model.steps.get(key).status);
+    const [from, to] = [edge.dataset.from, edge.dataset.to].map((key) => this.model.steps.get(key)?.status);
     const state = to === "running" ? "active" : from === "completed" && to !== "skipped" ? "done" : "idle";
     set(edge, { "data-state": state, "marker-end": `url(#arrow-${state})` });
   }
@@ -173,7 +173,7 @@ export class Graph {
     if (!this.nodes.size) return;
     for (const [key, node] of this.nodes) {
       const step = this.model.steps.get(key);
-      if (node.dataset.status !== step.status) this.fill(node, step);
+      if (step && node.dataset.status !== step.status) this.fill(node, step);
     }
     for (const edge of this.edges.values()) this.colour(edge);
     this.follow();
@@ -181,14 +181,15 @@ export class Graph {
 
   tick() {
     for (const node of this.box.querySelectorAll('.node[data-status="running"]')) {
-      this.say(node.querySelector(".state"), this.model.steps.get(node.dataset.node));
+      const step = this.model.steps.get(node.dataset.node);
+      if (step) this.say(node.querySelector(".state"), step);
     }
   }
 
   // Keep what runs in sight, until the reader goes about by himself.
   follow() {
     const running = this.model.inOrder().filter(isOpen).at(0);
-    if (running && !this.touched) this.reveal(running.key);
+    if (running && !this.touched && this.corners.has(running.key)) this.reveal(running.key);
   }
 
   reveal(key) {

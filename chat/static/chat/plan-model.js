@@ -6,11 +6,14 @@ import { ENDED_STEPS } from "./plan-steps.js";
 const KINDS = { llm: "LLM", data: "Data", planning: "Planning", assessment: "Assessment" };
 const SMALL_SKEW_MS = 2_000; // as likely the page's way here
 
+// When the page came, by the clock here; its scripts may have taken longer.
+const arrived = () => performance.timeOrigin + (performance.getEntriesByType("navigation")[0]?.responseStart ?? performance.now());
+
 const moment = (text) => (text ? Date.parse(text) : null);
 
 export class PlanModel {
   constructor(graph) {
-    const skew = graph.now ? moment(graph.now) - Date.now() : 0;
+    const skew = graph.now ? moment(graph.now) - arrived() : 0;
     this.skew = Math.abs(skew) < SMALL_SKEW_MS ? 0 : skew;
     this.load(graph);
   }
@@ -46,16 +49,14 @@ export class PlanModel {
     return "steps";
   }
 
-  step({ step: key, status, at, error, action }) {
+  step({ step: key, status, at, error, action, not_before: due }) {
     const step = this.steps.get(key);
     if (!step) return "shape";
     if (ENDED_STEPS.includes(step.status)) return null; // an ended step stays ended; the page knew it before the event
     const when = moment(at);
     stopWaiting(step, when);
-    if (status === "running") {
-      step.started ??= when;
-      step.due = null;
-    }
+    if (status === "running") step.started ??= when;
+    step.due = moment(due);
     if (status.startsWith("waiting") && !step.waits.some((wait) => wait.since === when)) {
       step.waits.push({ status, since: when, until: null });
     }

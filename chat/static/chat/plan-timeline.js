@@ -5,14 +5,15 @@ import { isOpen } from "./plan-model.js";
 import { fitted, keep, mark, measured, onFrame, set, svg } from "./svg.js";
 
 const ROW = 30, BAR = 14, AXIS = 34, AFTER = 84; // after the bars: room for how long the last one took
-const LEAST_SPAN_MS = 50, LEAST_BAR = 3;
+const LEAST_SPAN_MS = 50, LEAST_BAR = 3, LEAST_ROOM = 40; // pixels for all bars together
+const MOST_TICKS = 200;
 const SOON = 600; // pixels beyond what is in sight, drawn already
 const TICKS_MS = [10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 108e5, 216e5, 432e5, 864e5, 1728e5, 6048e5, 2592e6];
 const FONTS = { key: "400 12px 'JetBrains Mono', monospace" };
 
 export class Timeline {
   constructor(box, model, { onShow, onJump }) {
-    Object.assign(this, { box, model, onShow, onJump, rows: new Map(), current: null, until: 0 });
+    Object.assign(this, { box, model, onShow, onJump, rows: new Map(), current: null, until: 0, whole: false });
     onFrame(box, "scroll", () => this.paint());
     box.addEventListener("pointerover", (event) => {
       const row = event.target.closest("[data-row]");
@@ -35,10 +36,11 @@ export class Timeline {
     if (width <= 0) return;
     this.width = width;
     const longest = this.model.inOrder().reduce((most, step) => Math.max(most, measured(step.key, FONTS.key)), 0);
-    this.label = Math.max(124, Math.min(240, width * 0.3, longest + 44));
+    this.label = Math.min(width * 0.4, Math.max(124, Math.min(240, width * 0.3, longest + 44)));
+    this.room = Math.max(LEAST_ROOM, width - this.label - AFTER);
     this.rows.clear();
     this.until = 0;
-    this.axis = svg("svg", { class: "axis", width, height: AXIS, "aria-hidden": "true" });
+    this.axis = svg("svg", { class: "axis", width, height: AXIS, viewBox: `0 0 ${width} ${AXIS}`, "aria-hidden": "true" });
     this.grid = svg("g", { class: "grid" });
     this.holder = svg("g");
     this.heading = svg("text", { class: "heading", x: 8 });
@@ -61,10 +63,11 @@ export class Timeline {
     this.tops = new Map([...begun, ...rest].map((step, place) => [step.key, place * ROW + (place < begun.length ? 0 : gap)]));
     this.heading.textContent = rest.length ? (this.model.ended ? "Without a time of their own" : "Not begun") : "";
     set(this.heading, { y: begun.length * ROW + 20 });
-    set(this.drawing, { height: steps.length * ROW + gap + 4 });
+    const height = steps.length * ROW + gap + 4;
+    set(this.drawing, { height, viewBox: `0 0 ${this.width} ${height}` });
     this.rules(begun.length * ROW);
     this.paint();
-    for (const [key, row] of this.rows) this.put(row, this.model.steps.get(key));
+    for (const [key, row] of this.rows) if (this.tops.has(key)) this.put(row, this.model.steps.get(key));
   }
 
   // Draw the rows in sight, or soon to be.
@@ -72,7 +75,8 @@ export class Timeline {
     if (!this.tops) return;
     const { scrollTop, clientHeight } = this.box;
     for (const [key, top] of this.tops) {
-      keep(this.rows, key, top + ROW > scrollTop - SOON && top < scrollTop + clientHeight + SOON, () => this.row(this.model.steps.get(key)));
+      const near = this.whole || (top + ROW > scrollTop - SOON && top < scrollTop + clientHeight + SOON);
+      keep(this.rows, key, near, () => this.row(this.model.steps.get(key)));
     }
   }
 
@@ -106,7 +110,7 @@ export class Timeline {
 
   x(when) {
     const share = (when - this.from) / (this.until - this.from);
-    return this.label + Math.max(0, Math.min(1, share)) * (this.width - this.label - AFTER);
+    return this.label + Math.max(0, Math.min(1, share)) * this.room;
   }
 
   bar(row, step) {
@@ -136,8 +140,8 @@ export class Timeline {
 
   // The axis and its lines.
   rules(height) {
-    const pixel = (this.until - this.from) / (this.width - this.label - AFTER);
-    const every = TICKS_MS.find((each) => each >= pixel * (each < 6e4 ? 84 : 60)) ?? TICKS_MS.at(-1);
+    const span = this.until - this.from, pixel = span / this.room;
+    const every = TICKS_MS.find((each) => each >= pixel * (each < 6e4 ? 84 : 60)) ?? Math.max(TICKS_MS.at(-1), span / MOST_TICKS);
     const lines = [], labels = [];
     for (let at = Math.ceil(this.from / every) * every; at <= this.until; at += every) {
       const x = this.x(at);
@@ -166,7 +170,7 @@ export class Timeline {
     }
     for (const [key, row] of this.rows) {
       const step = this.model.steps.get(key);
-      if (isOpen(step) && this.model.begun(step)) this.bar(row, step);
+      if (step && isOpen(step) && this.model.begun(step)) this.bar(row, step);
     }
     const line = this.grid.querySelector(".now");
     if (line) set(line, { x1: this.x(now), x2: this.x(now) });

@@ -37,6 +37,9 @@ export class PlanViews {
       if (this.shown().box.clientWidth !== this.drawnAt) this.drawShown();
     }).observe(this.section);
     setInterval(() => { if (!document.hidden) this.shown().tick(); }, 1000);
+    for (const [event, whole] of [["beforeprint", true], ["afterprint", false]]) {
+      addEventListener(event, () => { this.shown().whole = whole; this.shown().paint(); });
+    }
   }
 
   // -- what happens
@@ -68,9 +71,9 @@ export class PlanViews {
         const graph = await call("GET", `/api/plans/${this.model.id}/graph/`);
         this.model.load(graph);
         for (const event of this.heardMeanwhile.splice(0)) this.model.apply(...event); // the answer may be older
+        this.drawShown(); // at once: what is drawn and what the model knows are the same steps
+        this.tell();
       }
-      this.drawShown();
-      this.tell();
     } catch {
       // the list goes on; the next change asks again
     } finally {

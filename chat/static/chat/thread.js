@@ -35,6 +35,11 @@ export class Thread {
     return this.root.querySelector(`[data-turn="${id}"]`);
   }
 
+  // The turn that the thread ends with; null: there is none.
+  lastTurn() {
+    return [...this.root.querySelectorAll("[data-turn]")].at(-1)?.dataset.turn ?? null;
+  }
+
   openTurn() {
     const open = [...this.root.querySelectorAll("[data-turn]")].filter((turn) => !ENDED.includes(turn.dataset.status));
     return open.length ? open.at(-1).dataset.turn : null;
