@@ -67,7 +67,7 @@ class Turn(LeasedRun):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     identity = models.CharField(max_length=64)
     recipe = models.CharField(max_length=64, blank=True)
-    recipe_version = models.PositiveIntegerField(null=True, blank=True)
+    recipe_version = models.IntegerField(null=True, blank=True)
     stop_reason = models.CharField(max_length=32, blank=True)
     notice = models.TextField(blank=True)
     model_used = models.CharField(max_length=128, blank=True)

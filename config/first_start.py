@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
+from django.db.backends.utils import CursorWrapper
 from django.db.migrations.executor import MigrationExecutor
 
 from workspaces.models import User
@@ -17,6 +19,7 @@ from workspaces.services import ensure_workspace
 
 FIRST_USER = "admin"
 WORKSPACE = ("demo", "Demo")
+LOCK_POLL_S = 0.2
 MIGRATION_LOCK = 0x43415053  # any number of ours: two starts on one database migrate one after the other
 
 
@@ -59,11 +62,19 @@ def create_first_user(*, password_file: Path) -> str | None:
 @contextmanager
 def _migration_lock() -> Iterator[None]:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s)", [MIGRATION_LOCK])
+        # No statement waits: an index that is made concurrently would wait for it in turn.
+        while not _lock_taken(cursor):
+            time.sleep(LOCK_POLL_S)
         try:
             yield
         finally:
             cursor.execute("SELECT pg_advisory_unlock(%s)", [MIGRATION_LOCK])
+
+
+def _lock_taken(cursor: CursorWrapper) -> bool:
+    cursor.execute("SELECT pg_try_advisory_lock(%s)", [MIGRATION_LOCK])
+    (taken,) = cursor.fetchone()
+    return bool(taken)
 
 
 def _write_secret(path: Path, secret: str) -> None:

@@ -20,8 +20,8 @@ class RunMessage(models.Model):
 
     ROLES = ("user", "assistant", "tool", "note")
 
-    round = models.PositiveIntegerField()
-    position = models.PositiveSmallIntegerField(default=0)
+    round = models.IntegerField()
+    position = models.SmallIntegerField(default=0)
     role = models.CharField(max_length=10)
     text = models.TextField(blank=True)
     dynamic = models.TextField(blank=True)

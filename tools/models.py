@@ -144,8 +144,8 @@ class ToolExecution(models.Model):
     owner_id = models.BigIntegerField()
     conversation_id = models.UUIDField(null=True)
     plan_id = models.BigIntegerField(null=True)
-    round = models.PositiveIntegerField()
-    position = models.PositiveSmallIntegerField()
+    round = models.IntegerField()
+    position = models.SmallIntegerField()
     tool_name = models.CharField(max_length=128)
     effect = models.CharField(max_length=8, blank=True)
     mode = models.CharField(max_length=12)
@@ -155,10 +155,10 @@ class ToolExecution(models.Model):
     status = models.CharField(max_length=12, choices=ExecutionStatus.choices)
     result = models.JSONField(null=True)
     error = models.CharField(max_length=500, blank=True)
-    duration_ms = models.PositiveIntegerField(default=0)
+    duration_ms = models.IntegerField(default=0)
     cached = models.BooleanField(default=False)
     scope_version = models.BigIntegerField(null=True)  # of the workspace before a plan's read; null: not to be reused
-    told_tokens = models.PositiveIntegerField(default=0)  # about how much of the result the model was given
+    told_tokens = models.IntegerField(default=0)  # about how much of the result the model was given
     approval = models.ForeignKey("Approval", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False)
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True)
@@ -278,9 +278,12 @@ class ApprovalQuerySet(ScopedQuerySet["Approval"]):
 
     def withdraw(self, owner_kind: str, owner_ids: Sequence[int], *, now: datetime) -> list[Approval]:
         """pending -> withdrawn, because the run has ended; those that were."""
-        of_runs = self.filter(owner_kind=owner_kind, owner_id__in=owner_ids)
-        taken = of_runs.pending().update(status=ApprovalStatus.WITHDRAWN, decided_at=now)
-        return list(of_runs.filter(status=ApprovalStatus.WITHDRAWN, decided_at=now).order_by("pk")) if taken else []
+        taken = self.raw(
+            f"""UPDATE {self.model._meta.db_table} SET status = 'withdrawn', decided_at = %s
+                WHERE owner_kind = %s AND owner_id = ANY(%s) AND status = 'pending' RETURNING *""",  # noqa: S608
+            [now, owner_kind, list(owner_ids)],
+        )
+        return sorted(taken, key=lambda approval: approval.pk)
 
     def carry_out(self, pk: int, *, succeeded: bool) -> bool:
         """approved -> executed | failed; whether the arrow was taken."""

@@ -190,6 +190,19 @@ def test_two_people_decide_at_once_and_one_decision_counts(ask: Ask, chief: User
     assert Event.objects.filter(stream=asked.call.stream_id, name="approval_decided").count() == 1
 
 
+def test_what_is_withdrawn_is_told_as_it_was_in_one_statement(ask: Ask, django_assert_num_queries: Any) -> None:
+    first, second = ask(slug="south"), ask(slug="north")
+    decide_not = Approval.objects.filter(owner_id=second.call.pk)
+    decide_not.update(status="rejected", decided_at=timezone.now())
+    now = timezone.now()
+    with django_assert_num_queries(1):
+        (withdrawn,) = Approval.objects.withdraw("call", [first.call.pk, second.call.pk], now=now)
+    assert withdrawn == Approval.objects.get(owner_id=first.call.pk)
+    assert (withdrawn.status, withdrawn.decided_at, withdrawn.arguments) == ("withdrawn", now, {"slug": "south"})
+    assert decide_not.get().status == "rejected"
+    assert Approval.objects.withdraw("call", [], now=now) == []
+
+
 def test_a_withdrawn_approval_cannot_be_decided(ask: Ask, chief: User) -> None:
     asked = ask(slug="north")
     events = Recorded()
