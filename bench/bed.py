@@ -5,6 +5,8 @@ Settings (environment):
     DATABASE_URL, REDIS_URL     the servers; each bench makes databases of its own there and drops them again
     BENCH_DATABASE              how those are called (`capstan_bench`); two runs at once need two names
     BENCH_REDIS_DATABASE        the first of two Redis databases that are emptied (14)
+
+What a bench empties or drops bears its mark; what is there without it is somebody's, and the bench refuses to start.
     BENCH_VENVS                 a folder with a virtual environment for each peer (`bench/README.md`)
 """
 
@@ -31,6 +33,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 DATABASE = os.environ.get("BENCH_DATABASE", "capstan_bench")
 REDIS = int(os.environ.get("BENCH_REDIS_DATABASE", "14"))
+MARK = "made by Capstan's benches"
 QUIET = {"PYTHONWARNINGS": "ignore", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 # As in production: with DEBUG Django writes down every statement. No bench asks this model anything.
 PRODUCTION = {
@@ -68,17 +71,23 @@ def redis_url(place: int) -> str:
 
 
 def empty_redis() -> None:
-    """FLUSHDB on both."""
+    """FLUSHDB on both, unless one holds what no bench put there."""
     import redis
 
     for place in (0, 1):
         with redis.Redis.from_url(redis_url(place)) as client:
+            if client.dbsize() and not client.exists(MARK):
+                raise SystemExit(f"Redis database {REDIS + place} is not empty: set BENCH_REDIS_DATABASE to another")
             client.flushdb()
+            client.set(MARK, 1)
 
 
 @contextmanager
 def databases(*suffixes: str) -> Iterator[list[str]]:
-    """Fresh empty databases, one a suffix, as URLs; dropped at the end, with whoever is still connected."""
+    """Fresh empty databases, one a suffix, as URLs; dropped at the end, with whoever is still connected.
+
+    One that a run left behind which was killed is dropped too.
+    """
     import psycopg
 
     server = os.environ["DATABASE_URL"]
@@ -94,10 +103,15 @@ def databases(*suffixes: str) -> Iterator[list[str]]:
             # two runs on one of them would pull the ground from under each other
             if alone.execute("SELECT pg_try_advisory_lock(hashtext(%s))", [f"bench {name}"]).fetchone() != (True,):
                 raise SystemExit(f"another bench runs on {name}: set BENCH_DATABASE and BENCH_REDIS_DATABASE")
+        for name in names:
+            query = "SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = %s"
+            if alone.execute(query, [name]).fetchone() not in {None, (MARK,)}:
+                raise SystemExit(f"database {name} is there already, and no bench made it: name another BENCH_DATABASE")
         drop()
         try:
             for name in names:
                 alone.execute(f'CREATE DATABASE "{name}"'.encode())
+                alone.execute(f'COMMENT ON DATABASE "{name}" IS $${MARK}$$'.encode())
             yield [urlunsplit(urlsplit(server)._replace(path=f"/{name}")) for name in names]
         finally:
             drop()
@@ -114,7 +128,10 @@ def django_on(url: str) -> Iterator[None]:
 
     import django
 
-    django.setup()
+    from config import collector
+
+    with collector.paused():
+        django.setup()
     logging.disable(logging.INFO)
     from django.core.management import call_command
     from django.db import connections

@@ -19,7 +19,10 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 import django
 
-django.setup()
+from config import collector
+
+with collector.paused():
+    django.setup()
 
 import psycopg
 from plan_step import do_step

@@ -77,12 +77,21 @@ def run(argv: Sequence[str], *, env: dict[str, str], folder: Path, who: str) -> 
             yield json.loads(line)
 
 
-def drop_theirs() -> None:
-    """Drop what the peers' scripts left on the server."""
+def theirs() -> set[str]:
+    """Which databases of these names are on the server."""
     import psycopg
 
     with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as server:
-        for name in THEIRS:
+        found = server.execute("SELECT datname FROM pg_database WHERE datname = ANY(%s)", [list(THEIRS)])
+        return {name for (name,) in found}
+
+
+def drop_theirs(but: set[str]) -> None:
+    """Drop what the peers' scripts left on the server, but for what was there before."""
+    import psycopg
+
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as server:
+        for name in set(THEIRS) - but:
             server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
 
 
@@ -120,7 +129,7 @@ def main(arguments: Sequence[str]) -> None:
     ratios = defaultdict[str, list[float]](list)
     env, todo = environment(), list(scripts(known(who, ["ours", *PEERS])))
     with scratch() as folder, ExitStack() as after:
-        after.callback(drop_theirs)
+        after.callback(drop_theirs, theirs())
         env["BENCH_OUT"] = str(folder / "lines")
         for _ in range(int(repeats)):
             for name, argv, place in todo:

@@ -1,5 +1,3 @@
-import gc
-
 from django.apps import AppConfig
 
 
@@ -11,6 +9,3 @@ class ConfigConfig(AppConfig):
 
     def ready(self) -> None:
         from config import celery, checks  # noqa: F401  the tasks' current app; the system checks
-
-        gc.freeze()
-        gc.enable()

@@ -5,13 +5,17 @@ import sys
 from typing import Any
 
 from celery import Celery
-from celery.signals import beat_init, worker_ready
+from celery.signals import beat_init, import_modules, worker_ready
+
+from config import collector
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
+import_modules.connect(collector.pause)  # the app's own receivers, between these two, set Django up
 app = Celery("capstan")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["worker"])
+import_modules.connect(collector.resume)
 
 READY_LINE = "CAPSTAN_READY_LINE"  # the variable in which the manager says what it waits for
 

@@ -47,7 +47,7 @@ def celery_settings(*, broker_url: str, result_backend: str, lease_s: float) -> 
             "sweep": {
                 "task": "worker.sweep",
                 "schedule": sweep_s,
-                "options": {"queue": "sweep", "expires": sweep_s + CLOCKS_APART_S},  # late ones are not run: `Pace`
+                "options": {"queue": "sweep", "expires": sweep_s + CLOCKS_APART_S},  # of a pile one runs: `Pace`
             }
         },
     }

@@ -6,10 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+import django
 from django.conf import settings
 from django.core.management import execute_from_command_line
 from django.db import OperationalError
 
+from config import collector
 from config.errors import StartRefused
 from workspaces.errors import ConfigurationError
 
@@ -27,7 +29,10 @@ def main(argv: Sequence[str]) -> int:
         The exit code: 2 for a wrong environment, else the command's own.
     """
     try:
-        quieten(argv)
+        with collector.paused():
+            quieten(argv)
+            if argv[1:2] != ["runserver"]:  # which sets Django up itself, again after each change
+                django.setup()
         execute_from_command_line(list(argv))
     except ConfigurationError as exc:
         return _refuse(f"{exc.details.get('setting')}: {exc.details.get('hint')}")

@@ -65,13 +65,15 @@ def _limits(agent: str, values: Any) -> dict[str, Any]:
     hint = f'write {{"planner": {{"iterations": 10, "cost_usd": 0.5}}}}; the limits are {", ".join(known)}.'
     if not isinstance(values, dict) or values.keys() - known.keys():
         raise ConfigurationError(setting="AGENT_LIMITS", hint=hint)
+    limits: dict[str, Any] = {}
     for name, value in values.items():
         number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST
         whole = isinstance(known[name], int) or name == "tokens"
         if not number or (whole and value != int(value)):
             kind = "whole number" if whole else "number"
             raise ConfigurationError(setting="AGENT_LIMITS", hint=f"{name} of {agent!r} takes a {kind} above 0.")
-    return {name: Decimal(str(value)) if name == "cost_usd" else value for name, value in values.items()}
+        limits[name] = Decimal(str(value)) if name == "cost_usd" else int(value) if whole else value
+    return limits
 
 
 def _limit(env: Environment, name: str) -> int | None:

@@ -61,6 +61,16 @@ def test_limits_are_named_by_agent(settings: Any) -> None:
     assert identity("field").limits == Limits()
 
 
+def test_a_whole_number_is_one_however_it_is_written() -> None:
+    given = Environment({"AGENT_LIMITS": '{"planner": {"iterations": 2.0, "tokens": 8e3, "turn_seconds": 2.0}}'})
+    limits = limits_from(given)["planner"]
+    assert {name: repr(value) for name, value in limits.items()} == {
+        "iterations": "2",
+        "tokens": "8000",
+        "turn_seconds": "2.0",
+    }
+
+
 @pytest.mark.parametrize(
     "value",
     [
