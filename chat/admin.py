@@ -1,3 +1,5 @@
+"""Conversations, turns and messages in the admin, and what a turn's model gets."""
+
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -7,19 +9,16 @@ from django.template.loader import render_to_string
 from chat.models import Conversation, Message, Turn
 from chat.preview import preview_of
 from workspaces.errors import CapstanError
-from workspaces.readonly import RunAdmin
+from workspaces.readonly import ReadOnlyInline, RunAdmin
 
 SHOWN_CHARACTERS = 80  # of a text in a list
 TITLE_CHARACTERS = 40
 
 
-class TurnInline(admin.TabularInline[Turn, Conversation]):
+class TurnInline(ReadOnlyInline):
     model = Turn
     fk_name = "conversation"
     fields = ("id", "status", "asked", "answered", "model_used", "stop_reason", "created_at")
-    readonly_fields = fields
-    extra = 0
-    can_delete = False
     show_change_link = True
     ordering = ("id",)
 
@@ -34,12 +33,6 @@ class TurnInline(admin.TabularInline[Turn, Conversation]):
     def answered(self, turn: Turn) -> str:
         return truncatechars(turn.answer, SHOWN_CHARACTERS)
 
-    def has_add_permission(self, request: object, obj: object = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: object, obj: object = None) -> bool:
-        return False
-
 
 @admin.register(Conversation)
 class ConversationAdmin(RunAdmin):
@@ -50,20 +43,11 @@ class ConversationAdmin(RunAdmin):
     inlines = (TurnInline,)
 
 
-class MessageInline(admin.TabularInline[Message, Turn]):
+class MessageInline(ReadOnlyInline):
     model = Message
     fk_name = "turn"
     fields = ("round", "position", "role", "text", "tool_name", "is_error", "model", "stop_reason", "created_at")
-    readonly_fields = fields
-    extra = 0
-    can_delete = False
     ordering = ("round", "position")
-
-    def has_add_permission(self, request: object, obj: object = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: object, obj: object = None) -> bool:
-        return False
 
 
 @admin.register(Turn)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied
+from django.db.models import BigIntegerField
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -57,6 +57,21 @@ class StepForm(forms.Form):
         return args
 
 
+class UpdateForm(StepForm):
+    """A step as it stands. Its page tells what each field showed, so that what a person typed is known."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for field in self.fields.values():
+            field.show_hidden_initial = True
+
+    @property
+    def typed(self) -> list[str]:
+        """Fields that say something else than what their page showed; of a page that told nothing, all."""
+        told = {bound.name for bound in self if bound.html_initial_name in self.data}
+        return [name for name in self.fields if name in self.changed_data or name not in told]
+
+
 class InsertForm(StepForm):
     """A new step and its place."""
 
@@ -90,6 +105,12 @@ class OrderForm(forms.Form):
     )
 
 
+class RevisionForm(forms.Form):
+    """Which plan the page showed; what is no revision is none of this plan's."""
+
+    revision = forms.IntegerField(min_value=0, max_value=BigIntegerField.MAX_BIGINT)
+
+
 class AdaptableAdmin(RunAdmin):
     """Adds the page on which people change pending steps."""
 
@@ -114,6 +135,7 @@ class AdaptableAdmin(RunAdmin):
         Raises:
             Http404: no such plan, or none that the user may see.
             PermissionDenied: the plan may not be adapted, or not by this user.
+            BadRequest: nothing of that name can be done to the steps.
         """
         user = _user(request)
         if not self.has_view_permission(request):
@@ -150,36 +172,45 @@ class _Page:
         self.op = self.sent.get("op", "") if self.sent is not None else ""
         self.steps = list(PlanStep.objects.of(plan.pk))
         self.stale = ""
+        self.known = RevisionForm(self.sent)
         self.row_errors: dict[str, list[str]] = {}
         key = (request.POST if self.sent is not None else request.GET).get("step", "")
         self.step = next((step for step in self.steps if step.key == key), None)
         self.insert = InsertForm(self._data("insert"), prefix="insert", plan=plan, steps=self.steps)
-        pending = [step.key for step in self.steps if step.status == StepStatus.PENDING]
-        self.order = OrderForm(self._data("reorder"), prefix="order", initial={"keys": pending})
-        self.update = self._update_form()
+        self.order = OrderForm(self._data("reorder"), prefix="order", initial={"keys": self._pending()})
+        self.update = self._update_form(bound=self.op == "update")
 
     @property
     def rows(self) -> list[tuple[PlanStep, bool, list[str]]]:
         """Each step, whether it may change still, and why its removal was refused."""
         return [(step, _untouched(step), self.row_errors.get(step.key, [])) for step in self.steps]
 
+    @property
+    def revision(self) -> int:
+        """Of the plan that the forms show: a form that is refused for what it says shows what it was made from."""
+        shown = not self.stale and self.known.is_valid()
+        return int(self.known.cleaned_data["revision"]) if shown else self.plan.revision
+
     def take(self) -> str:
         """Carry out what was sent; what to say then, empty when it was refused."""
         assert self.sent is not None
         takes = {"insert": self._insert, "update": self._update, "reorder": self._reorder, "remove": self._remove}
         if self.op not in takes:
-            raise PermissionDenied
+            raise BadRequest(f"op: one of {', '.join(takes)}")
         return takes[self.op]()
 
     def _data(self, op: str) -> Any:
         return self.sent if self.op == op else None
 
-    def _update_form(self) -> StepForm | None:
+    def _pending(self) -> list[str]:
+        return [step.key for step in self.steps if step.status == StepStatus.PENDING]
+
+    def _update_form(self, *, bound: bool) -> UpdateForm | None:
         if self.step is None or not _untouched(self.step):
             return None
         spec = spec_of(self.step)
         initial = {name: getattr(spec, name) for name in StepForm.base_fields}
-        return StepForm(self._data("update"), prefix="update", initial=initial)
+        return UpdateForm(self.sent if bound else None, prefix="update", initial=initial)
 
     def _insert(self) -> str:
         form = self.insert
@@ -203,7 +234,7 @@ class _Page:
             return ""
         spec = spec_of(step)
         new = {name: tuple(value) if name == "reads" else value for name, value in form.cleaned_data.items()}
-        changed = {name: value for name, value in new.items() if value != getattr(spec, name)}
+        changed = {name: new[name] for name in form.typed if new[name] != getattr(spec, name)}
         if not changed:
             return f"Step {step.key} is as it was."
         done = self._adapt(StepChange(op="update", key=step.key, fields=changed), form)
@@ -223,21 +254,19 @@ class _Page:
 
     def _adapt(self, change: StepChange, form: forms.Form | None, *, at: str | None = None) -> bool:
         """Whether the service did it; else what it says is shown at the field it is about, or at `at`."""
-        assert self.sent is not None
         try:
             adapt_plan(
                 plan_id=self.plan.pk,
                 changes=[change],
                 by=self.user,
                 known_tools=tools_of(self.plan.workspace).names(),
-                revision=_number(self.sent),
+                revision=self.known.cleaned_data["revision"] if self.known.is_valid() else -1,
             )
         except NotAdaptable as exc:
             raise PermissionDenied from exc
         except PlanConflict as exc:
             reason = str(exc.details.get("reason") or f"the plan is {exc.details.get('status')} by now")
-            self._refuse(change.key, form, at, reason)
-            self._look_again(reason)
+            self._refuse(change.key, self._look_again(reason, form), at, reason)
         except PlanInvalid as exc:
             problems = exc.details["problems"]
             for problem in problems if isinstance(problems, list) else [problems]:
@@ -246,10 +275,43 @@ class _Page:
             return True
         return False
 
-    def _look_again(self, why: str) -> None:
+    def _look_again(self, why: str, form: forms.Form | None = None) -> forms.Form | None:
+        """Read the plan anew; the form that was sent, with what stands there now in place of what it showed."""
         self.stale = why
         self.plan.refresh_from_db()
         self.steps = list(PlanStep.objects.of(self.plan.pk))
+        self.step = next((step for step in self.steps if self.step is not None and step.key == self.step.key), None)
+        if form is self.order:
+            self.order = self._order_now(form)
+            return self.order
+        if form is self.update and form is not None:
+            self.update = self._update_now(form)
+            return self.update
+        return form
+
+    def _update_now(self, sent: UpdateForm) -> UpdateForm | None:
+        """What the step says now, and of what was sent only what its sender typed."""
+        now = self._update_form(bound=False)
+        if now is None:
+            return None
+        data: dict[str, Any] = {}
+        theirs: dict[str, str] = {}
+        for bound in now:
+            value, typed = bound.value(), bound.name in sent.typed
+            data |= {bound.html_initial_name: value, bound.html_name: sent[bound.name].data if typed else value}
+            if typed and str(value) != str(sent.data.get(bound.html_initial_name, "")).replace("\r\n", "\n"):
+                theirs[bound.name] = f"By now it says: {value}"
+        form = UpdateForm(data, prefix=now.prefix, initial=now.initial)
+        for name, said in theirs.items():
+            form.add_error(name, said)
+        return form
+
+    def _order_now(self, sent: forms.Form) -> OrderForm:
+        """The order as it is now; what was sent is told beside it."""
+        keys = self._pending()
+        now = OrderForm({"order-keys": ", ".join(keys)}, prefix="order", initial={"keys": keys})
+        now.add_error("keys", f"You sent: {', '.join(sent.cleaned_data['keys'])}.")
+        return now
 
     def _refuse(self, key: str, form: forms.Form | None, at: str | None, problem: str) -> None:
         if form is None:
@@ -264,11 +326,6 @@ class _Page:
 
 def _untouched(step: PlanStep) -> bool:
     return step.status == StepStatus.PENDING and step.started_at is None
-
-
-def _number(sent: Mapping[str, Any]) -> int:
-    text = str(sent.get("revision", ""))
-    return int(text) if text.isascii() and text.isdigit() else -1
 
 
 def _user(request: HttpRequest) -> User:

@@ -17,7 +17,7 @@ from plan.errors import PlanConflict
 from plan.models import ExecutionPlan, PlanChange, PlanStep
 from tools.runs import RunStatus
 from workspaces.permissions import workspaces_where
-from workspaces.readonly import RunAdmin
+from workspaces.readonly import ReadOnlyInline, RunAdmin
 
 
 class DeadLetterFilter(admin.SimpleListFilter):
@@ -35,11 +35,9 @@ class DeadLetterFilter(admin.SimpleListFilter):
         return queryset.filter(status=RunStatus.FAILED, error__contains=steering.SPENT)
 
 
-class PlanStepInline(admin.TabularInline[PlanStep, ExecutionPlan]):
+class PlanStepInline(ReadOnlyInline):
     model = PlanStep
     fk_name = "plan"
-    extra = 0
-    can_delete = False
     show_change_link = True
     fields = (
         "order",
@@ -53,14 +51,7 @@ class PlanStepInline(admin.TabularInline[PlanStep, ExecutionPlan]):
         "started_at",
         "ended_at",
     )
-    readonly_fields = fields
     ordering = ("order",)
-
-    def has_add_permission(self, _request: HttpRequest, _obj: Any = None) -> bool:
-        return False
-
-    def has_change_permission(self, _request: HttpRequest, _obj: Any = None) -> bool:
-        return False
 
 
 class _Audit:
@@ -90,23 +81,14 @@ def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-class PlanChangeInline(_Audit, admin.TabularInline[PlanChange, ExecutionPlan]):
+class PlanChangeInline(_Audit, ReadOnlyInline):
     model = PlanChange
     fk_name = "plan"
-    extra = 0
-    can_delete = False
     fields = ("created_at", "by", "by_step", "action", "was", "became")
-    readonly_fields = fields
     ordering = ("-id",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[PlanChange]:
         return super().get_queryset(request).select_related("by", "by_step")
-
-    def has_add_permission(self, _request: HttpRequest, _obj: Any = None) -> bool:
-        return False
-
-    def has_change_permission(self, _request: HttpRequest, _obj: Any = None) -> bool:
-        return False
 
 
 @admin.register(PlanChange)

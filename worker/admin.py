@@ -1,30 +1,20 @@
-from typing import Any
+"""A plan's steps in the admin, here because what their model gets is put together by their runner."""
 
 from django.contrib import admin
-from django.http import HttpRequest
 from django.template.loader import render_to_string
 
 from plan.models import PlanStep, StepKind, StepMessage
 from worker.preview import preview_of
 from workspaces.errors import CapstanError
-from workspaces.readonly import RunAdmin
+from workspaces.readonly import ReadOnlyInline, RunAdmin
 
 
-class StepMessageInline(admin.TabularInline[StepMessage, PlanStep]):
+class StepMessageInline(ReadOnlyInline):
     model = StepMessage
     fk_name = "step"
     verbose_name_plural = "journal"
     fields = ("round", "position", "role", "text", "tool_name", "is_error", "model", "stop_reason", "created_at")
-    readonly_fields = fields
-    extra = 0
-    can_delete = False
     ordering = ("round", "position")
-
-    def has_add_permission(self, _request: HttpRequest, _obj: Any = None) -> bool:
-        return False
-
-    def has_change_permission(self, _request: HttpRequest, _obj: Any = None) -> bool:
-        return False
 
 
 @admin.register(PlanStep)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kombu.transport import redis
+
+logger = logging.getLogger(__name__)
 
 
 class LastingQoS(redis.QoS):
@@ -17,22 +22,28 @@ class LastingQoS(redis.QoS):
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge a message."""
-        if not self._gone():
+        with self._unless_gone("acknowledged"):
             super().ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Give a message back, or away."""
-        if not self._gone():
+        with self._unless_gone("rejected"):
             super().reject(delivery_tag, requeue=requeue)
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         """Put back what was not acknowledged; asked for when the channel closes."""
-        if not self._gone():
+        with self._unless_gone("restored"):
             super().restore_unacked_once(stderr)
 
-    def _gone(self) -> bool:
-        transport = self.channel.connection
-        return transport is None or transport.client is None
+    @contextmanager
+    def _unless_gone(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (AttributeError, AssertionError):  # the latter: kombu finds what its first try to restore left behind
+            transport = self.channel.connection
+            if transport is not None and transport.client is not None:
+                raise
+            logger.warning("not %s: the broker's connection is gone; what it had delivered comes again", what)
 
 
 def install() -> None:

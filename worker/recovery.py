@@ -58,10 +58,6 @@ class Pace:
         self._began = at
         return True
 
-    def forget(self) -> None:
-        """The next sweep is due."""
-        self._began = None
-
 
 pace = Pace()
 

@@ -1,4 +1,4 @@
-"""An admin for rows that people read and only services write."""
+"""Admins for rows that people read and only services write."""
 
 from __future__ import annotations
 
@@ -39,6 +39,22 @@ class ReadOnlyAdmin(admin.ModelAdmin[Any]):
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+class ReadOnlyInline(admin.TabularInline[Any, Any]):
+    """The same for rows that belong to the one shown. `fields` may name methods; nothing of them can be typed over."""
+
+    extra = 0
+    can_delete = False
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        return self.fields or ()
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -176,6 +177,109 @@ def test_nobody_writes_over_what_another_has_changed_meanwhile(plan: ExecutionPl
     now = response.context["plan"].revision
     assert client.post(page_of(plan), {**mine, "revision": now}).status_code == 302
     assert PlanStep.objects.get(plan=plan, key="c").action == "Mine."
+
+
+class Shown(HTMLParser):
+    """What a browser would send of one form of a page as it stands."""
+
+    def __init__(self, page: str, form: str) -> None:
+        super().__init__()
+        self.form, self.inside, self.field = form, False, ""
+        self.fields: dict[str, str] = {}
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        name, value = given.get("name") or "", given.get("value") or ""
+        if tag == "form":
+            self.inside = given.get("id") == self.form
+        elif not self.inside:
+            return
+        elif tag == "input" and (given.get("type") != "checkbox" or "checked" in given):
+            self.fields[name] = value or ("on" if given.get("type") == "checkbox" else "")
+        elif tag in {"textarea", "select"}:
+            self.field = name
+            self.fields[name] = ""
+        elif tag == "option" and "selected" in given:
+            self.fields[self.field] = value
+
+    def handle_data(self, data: str) -> None:
+        if self.inside and self.lasttag == "textarea" and self.field:
+            self.fields[self.field] += data.removeprefix("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in {"textarea", "select"}:
+            self.field = ""
+
+
+def sent_from(client: Client, plan: ExecutionPlan, answer: Any, op: str, **fields: Any) -> Any:
+    """Send a form of a page that was answered, as a browser does, with these fields typed over."""
+    lines = {name: text.replace("\n", "\r\n") for name, text in Shown(answer.content.decode(), op).fields.items()}
+    return client.post(page_of(plan), {**lines, "op": op, **fields})
+
+
+def test_a_second_save_reverts_nothing_that_another_has_changed(plan: ExecutionPlan, owner: User) -> None:
+    PlanStep.objects.filter(plan=plan, key="c").update(action="Do c.\nThen look.", args_json={"n": [1, 2]})
+    client = signed_in(owner)
+    page = client.get(page_of(plan), {"step": "c"})
+    theirs = {"tier": "planning", "is_critical": False, "args": {"n": [3]}, "reads": ["a"]}
+    adapt_plan(plan_id=plan.pk, changes=[StepChange(op="update", key="c", fields=theirs)], by=owner)
+    refused = sent_from(client, plan, page, "update", **{"update-action": "Mine."})
+    assert refused.status_code == 409
+    assert sent_from(client, plan, refused, "update").status_code == 302
+    step = PlanStep.objects.get(plan=plan, key="c")
+    assert (step.action, step.tier, step.is_critical) == ("Mine.", "planning", False)
+    assert (step.args_json, step.reads) == ({"n": [3]}, ["a"])
+
+
+def test_who_has_typed_over_the_same_field_is_told_what_it_says_by_now(plan: ExecutionPlan, owner: User) -> None:
+    client = signed_in(owner)
+    page = client.get(page_of(plan), {"step": "c"})
+    adapt_plan(plan_id=plan.pk, changes=[StepChange(op="update", key="c", fields={"action": "Theirs."})], by=owner)
+    refused = sent_from(client, plan, page, "update", **{"update-action": "Mine.", "update-tier": "field"})
+    errors = refused.context["page"].update.errors
+    assert (errors["action"], "tier" in errors) == (["By now it says: Theirs."], False)
+
+
+def test_a_form_that_is_refused_for_what_it_says_keeps_what_it_was_made_from(plan: ExecutionPlan, owner: User) -> None:
+    client = signed_in(owner)
+    page = client.get(page_of(plan), {"step": "c"})
+    adapt_plan(plan_id=plan.pk, changes=[StepChange(op="update", key="c", fields={"action": "Theirs."})], by=owner)
+    refused = sent_from(client, plan, page, "update", **{"update-action": ""})
+    assert refused.status_code == 200
+    assert sent_from(client, plan, refused, "update", **{"update-action": "Mine."}).status_code == 409
+    assert PlanStep.objects.get(plan=plan, key="c").action == "Theirs."
+
+
+def test_what_nobody_has_typed_is_no_change(plan: ExecutionPlan, owner: User) -> None:
+    PlanStep.objects.filter(plan=plan, key="c").update(action="Do c.\nThen look.", args_json={"n": [1, 2]})
+    client = signed_in(owner)
+    page = client.get(page_of(plan), {"step": "c"})
+    assert sent_from(client, plan, page, "update").status_code == 302
+    assert not PlanChange.objects.exists()
+
+
+def test_an_order_that_another_has_changed_is_shown_anew(owner: User) -> None:
+    plan = hold_plan(*[llm_step(key, reads=()) for key in "abc"], owner=owner)
+    client = signed_in(owner)
+    page = client.get(page_of(plan))
+    adapt_plan(plan_id=plan.pk, changes=[StepChange(op="reorder", keys=("c", "a", "b"))], by=owner)
+    refused = sent_from(client, plan, page, "reorder", **{"order-keys": "b, a, c"})
+    assert refused.status_code == 409
+    assert "You sent: b, a, c." in refused.content.decode()
+    assert sent_from(client, plan, refused, "reorder").status_code == 302
+    assert [key for _, key, _ in shape(plan)] == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize("revision", ["", "x", "-1", "9" * 30, "9" * 5_000])
+def test_what_is_no_revision_is_none_of_the_plan(plan: ExecutionPlan, owner: User, revision: str) -> None:
+    fields = {"op": "remove", "step": "c", "revision": revision}
+    assert signed_in(owner).post(page_of(plan), fields).status_code == 409
+    assert len(shape(plan)) == 3
+
+
+def test_what_cannot_be_done_to_steps_is_a_bad_request(plan: ExecutionPlan, owner: User) -> None:
+    assert send(signed_in(owner), plan, "explode", step="c").status_code == 400
 
 
 def test_an_ended_plan_stays_as_it_is(plan: ExecutionPlan, owner: User) -> None:

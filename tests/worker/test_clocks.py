@@ -51,7 +51,7 @@ def host_clock(monkeypatch: pytest.MonkeyPatch) -> Turned:
 
 @pytest.fixture(autouse=True)
 def _no_sweep_lately() -> None:
-    recovery.pace.forget()
+    recovery.pace = Pace()
 
 
 def move(run: LeasedRun, **columns: timedelta) -> None:
@@ -105,7 +105,7 @@ def test_an_approval_expires_by_the_database(host_clock, apart):
     approval.refresh_from_db()
     assert approval.status == "pending"
     Approval.objects.update(expires_at=ClockTimestamp() - timedelta(milliseconds=1))
-    recovery.pace.forget()
+    recovery.pace = Pace()
     tasks.sweep()
     approval.refresh_from_db()
     assert approval.status == "expired"
