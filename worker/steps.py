@@ -295,7 +295,7 @@ class StepRunner:
             if due is None:
                 return
             step.status = StepStatus.WAITING_RETRY
-            services.record_step(step, events=unit, error=exc.code)
+            services.record_step(step, events=unit, error=exc.code, not_before=due.isoformat())
             if isinstance(exc, RateLimitError):
                 ExecutionPlan.objects.filter(pk=self.plan.pk).update(rate_limit_waits=F("rate_limit_waits") + 1)
                 unit.record(

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from django.utils import timezone
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from chat.models import Conversation, Turn
-from chat.services import cancel_turn, regenerate
+from chat.services import cancel_turn, regenerate, select_branch
 from llm.errors import RateLimitError
 from llm.testing import say
 from llm.testing.loopback import OpenAILoopback
@@ -94,7 +94,10 @@ def test_a_question_after_a_try_that_said_nothing_can_be_edited(
     asked = ended_turn(conversation, "What is slow?", "The first answer.")
     assert asked.after_id == silent.pk
     model = openai_loopback(
-        say("The second answer."), *[say("So far", stop_reason=reason) for reason in ("refusal", "max_tokens")], say("")
+        say("The second answer."),
+        *[say("So far", stop_reason=reason) for reason in ("refusal", "max_tokens")],
+        say(""),
+        say("It goes on."),
     )
     processes.worker("turns,plans", environment=model.environment())
     _, url = processes.web(environment=model.environment())
@@ -114,7 +117,81 @@ def test_a_question_after_a_try_that_said_nothing_can_be_edited(
         expect(ended(page).locator(".asked .pages")).to_have_text("2/2")
         assert active(conversation).after_id == silent.pk
         how_an_answer_ended(page)
+        Conversation.objects.filter(pk=conversation.pk).update(active_turn=asked)  # and no event tells of it
+        shown = page.locator("[data-turn]").last.get_attribute("data-turn")
+        page.get_by_label("Message", exact=True).fill("Go on.")
+        page.keyboard.press("Enter")
+        expect(answer(ended(page))).to_contain_text("It goes on")
+        assert str(active(conversation).after_id) == shown
         assert reader.complaints == []
+    finally:
+        reader.close()
+
+
+def test_what_is_being_sent_outlives_a_drawing_anew_and_a_choice_elsewhere_a_refusal(
+    browser: Browser, processes: Processes
+) -> None:
+    conversation = make_conversation(user=make_user("reader", is_superuser=True))
+    first = ended_turn(conversation, "Hello", "Hi.")
+    slow = ended_turn(conversation, "What is slow?", "The reads.")
+    Conversation.objects.filter(pk=conversation.pk).update(active_turn=first)
+    fast = ended_turn(conversation, "What is fast?", "The writes.")
+    _, url = processes.web()
+    cookie = {"name": "sessionid", "value": session_of(conversation.user), "url": url, "sameSite": "Lax"}
+    reader = Reader(browser, {"cookies": [cookie], "origins": []})
+    held: list[Route] = []
+
+    def choose(turn: Turn) -> None:
+        select_branch(
+            conversation_id=conversation.pk, user=conversation.user, turn_id=turn.pk, correlation_id="elsewhere"
+        )
+
+    def edit(turn: Locator, text: str) -> None:
+        turn.hover()
+        turn.get_by_role("button", name="Edit the question").click()
+        turn.get_by_label("Your question").fill(text)
+        with page.expect_request("**/messages/"):
+            page.keyboard.press("Enter")
+
+    def refuse() -> None:
+        error = {"code": "turn.active", "message": "The conversation is busy.", "details": {}}
+        held.pop().fulfill(status=409, json={"error": error})
+
+    try:
+        page, beside = (reader.open(f"{url}/c/{conversation.pk}/") for _ in range(2))
+        for each in (page, beside):
+            expect(each.locator("[data-connection]")).to_have_text("Live")
+        page.route(re.compile("/(messages|branch)/$"), lambda route: held.append(route))
+        questions = page.locator("[data-slot=question]")
+
+        top = page.locator("[data-turn]").first
+        edit(top, "Hello, rather")
+        choose(slow)
+        expect(questions).to_have_text(["Hello", "What is slow?"])
+        field = top.get_by_label("Your question")
+        expect(field).to_have_value("Hello, rather")
+        refuse()
+        expect(top.locator("[data-edit] [data-slot=problem]")).to_have_text("The conversation is busy.")
+        expect(field).to_have_value("Hello, rather")
+        top.get_by_role("button", name="Cancel").click()
+
+        last = page.locator("[data-turn]").last
+        edit(last, "What is late?")
+        choose(fast)
+        expect(questions).to_have_text(["Hello", "What is fast?"])
+        refuse()  # its question is not shown any more
+        expect(page.get_by_label("Message", exact=True)).to_have_value("What is late?")
+        expect(page.locator("[data-composer] [data-slot=problem]")).to_have_text("The conversation is busy.")
+
+        expect(beside.locator("[data-slot=question]")).to_have_text(["Hello", "What is fast?"])
+        last.hover()
+        with page.expect_request("**/branch/"):
+            last.get_by_role("button", name="Version of the question before this").click()
+        choose(slow)
+        expect(beside.locator("[data-slot=question]")).to_have_text(["Hello", "What is slow?"])
+        refuse()
+        expect(questions).to_have_text(["Hello", "What is slow?"])
+        assert [each for each in reader.complaints if "409" not in each] == []
     finally:
         reader.close()
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from events.models import EventRecord, Stream
@@ -238,9 +240,16 @@ def test_waits_failures_and_skipped_steps_are_told_apart_without_colours(opened:
     for step in (models, views):
         move(step, lambda step=step: steps.start(step.pk))
     move(models, lambda: steps.wait_for_approval(models.pk))
-    move(views, lambda: steps.wait_for_retry(views.pk, seconds=60, error="429"), error="llm.rate_limited")
+    due = timezone.now() + timedelta(seconds=60)
+    again = {"error": "llm.rate_limited", "not_before": due.isoformat()}
+    move(views, lambda: steps.wait_for_retry(views.pk, seconds=60, error="429"), **again)
     expect(node(page, "models")).to_contain_text("Needs approval")
     expect(node(page, "views")).to_contain_text("Waiting to retry")
+    node(page, "views").hover()
+    expect(page.locator(".detail")).to_contain_text(f"Goes on{due:%H:%M:%S} UTC")
+    board = {"status": "set", "board": {"phase": "exploring"}}
+    tell(plan, EventRecord(EventName.BLACKBOARD, {"plan_id": plan.pk, "step": "survey", **board}))
+    expect(page.locator("[data-plan-board] dd:visible")).to_have_text(["exploring"])
     shapes = {
         key: node(page, key).locator(".mark-of").evaluate("each => each.innerHTML")
         for key in ("survey", "models", "views", "design")
@@ -284,6 +293,39 @@ def test_a_shape_that_comes_late_takes_nothing_back(opened: Open, owner: User) -
     route.fulfill(response=answer)
     expect(node(page, "sum-up")).to_have_count(0)
     expect(node(page, "survey")).to_have_attribute("data-status", "completed")
+
+
+def test_two_changes_close_together_are_drawn_each_as_soon_as_it_is_known(opened: Open, owner: User) -> None:
+    plan = branching(owner)
+    page = opened(plan)
+    asked: list[Route] = []
+    page.route("**/graph/", lambda route: asked.append(route))
+    with page.expect_request("**/graph/"):
+        adapt_plan(plan_id=plan.pk, changes=[StepChange(op="remove", key="sum-up")], by=owner)
+    expect(page.locator("[data-step]")).to_have_count(4)
+    first = asked[0].fetch()
+    adapt_plan(plan_id=plan.pk, changes=[StepChange(op="remove", key="design")], by=owner)
+    expect(page.locator("[data-step]")).to_have_count(3)  # the list knows of both
+    with page.expect_request("**/graph/"):
+        asked[0].fulfill(response=first)
+    expect(node(page, "sum-up")).to_have_count(0)  # though the second answer is still on its way
+    expect(node(page, "design")).to_have_count(1)
+    step = PlanStep.objects.get(plan=plan, key="survey")
+    move(step, lambda: PlanStep.objects.start(step.pk))
+    expect(node(page, "survey")).to_have_attribute("data-status", "running")
+    asked[1].fulfill(response=asked[1].fetch())
+    expect(node(page, "design")).to_have_count(0)
+
+
+def test_a_timeline_of_hours_fits_a_canvas_with_no_room(opened: Open, owner: User) -> None:
+    plan = branching(owner)
+    began = timezone.now() - timedelta(hours=3)
+    PlanStep.objects.filter(plan=plan, key="survey").update(status="running", started_at=began)
+    page = opened(plan, viewport={"width": 180, "height": 600})
+    page.get_by_role("tab", name="Timeline").click()
+    expect(row(page, "survey").locator(".span")).to_have_count(1)
+    assert page.locator(".axis .tick").count() <= 10
+    assert width_of(page, "survey") > 0
 
 
 def test_keyboards_and_screen_readers_find_their_way(opened: Open, owner: User) -> None:
@@ -351,11 +393,30 @@ def test_plans_of_every_size_fit_the_page(opened: Open, owner: User, count: int)
     expect(page.locator(".plan [data-slot=count]")).to_have_text(f"{count} of {count}")
     page.get_by_role("tab", name="Timeline").click()
     assert page.locator("[data-row]").count() <= min(count, 100)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("[data-row]").count() == count  # paper does not scroll
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("[data-row]").count() <= min(count, 100)
     page.locator("[data-slot=timeline]").focus()
     page.keyboard.press("End")
     expect(row(page, last)).to_be_in_viewport()
     phone = opened(plan, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
     assert phone.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_slow_script_is_not_taken_for_a_wrong_clock(opened: Open, owner: User) -> None:
+    """The page says what time it is for the server; its scripts begin to read that some time after it came."""
+    page = opened(branching(owner))
+    skew = page.evaluate(
+        """async () => {
+            const now = Date.now;
+            Date.now = () => now() + 5_000; // that much later
+            const { PlanModel } = await import("/static/chat/plan-model.js");
+            const graph = JSON.parse(document.getElementById("plan-graph").textContent);
+            return new PlanModel(graph).skew;
+        }"""
+    )
+    assert skew == 0
 
 
 def test_the_layout_keeps_layers_apart_and_edges_from_crossing(opened: Open, owner: User) -> None:

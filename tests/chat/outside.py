@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from factory.agents import create_agent
 from llm.ports import BaseLLM
+from tests.support.waiting import wait_until
 from tools.executor import ToolExecutor
 from tools.registry import Registry, tool
+from tools.threads import tool_threads
 from tools.types import ToolContext
 
 WRITE = "capstan_workspaces.add_workspace"
@@ -40,17 +41,11 @@ def outside(world: Path) -> Registry:
 
     @tool(effect="read", chat=True, registry=registry)
     def look(at: str) -> str:
-        """Look. Whoever looks `down` beside another look falls, once that one has come back."""
-        if at != "down":
-            with world.open("a") as lines:
-                lines.write(f"{at}\n")
-            return at
-        for _ in range(500):
-            if world.exists():
-                break
-            time.sleep(0.01)
-        if os.environ.get("CAPSTAN_CRASH_AT") == "between":
-            time.sleep(0.2)  # for the other's envelope
+        """Look. Where it is asked for, whoever looks `down` beside another look falls, once that one has come back."""
+        with world.open("a") as lines:
+            lines.write(f"{at}\n")
+        if at == "down" and os.environ.get("CAPSTAN_CRASH_AT") == "between":
+            wait_until(lambda: tool_threads._idle, 30, what="the thread of the look beside it is free again")
             os.kill(os.getpid(), signal.SIGKILL)
         return at
 

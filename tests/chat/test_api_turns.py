@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -13,6 +14,7 @@ from events.models import Event
 from llm.testing import call, calls
 from prompt.services import publish_recipe
 from tests.chat.test_api import Api, api, error, play  # noqa: F401  the fixtures of the API's tests
+from tests.support.runs import make_user, make_workspace
 from tools.runs import MAX_ATTEMPTS
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -48,6 +50,41 @@ def test_edit_new_try_and_switching_branches(api, play):  # noqa: F811
     assert error(api("post", f"/conversations/{key}/branch/", {"message_id": 999_999})) == (400, "invalid")
     bad = api("post", f"/conversations/{key}/messages/", {"text": "x", "parent_id": 999_999})
     assert bad.json()["error"]["details"]["field"] == "parent_id"
+
+
+def test_a_turn_named_over_http_is_one_of_this_conversation_and_a_number(api, play):  # noqa: F811
+    play(*"ABC", "A, rather")
+    key, beside = start(api, "Q"), start(api, "Q")
+    stranger = make_user(is_superuser=True)
+    make_workspace(stranger)
+    foreign = start(Api(stranger), "Q")
+    own, other, theirs = (Turn.objects.get(conversation=each) for each in (key, beside, foreign))
+
+    def send(**named: object) -> Any:
+        return api("post", f"/conversations/{key}/messages/", {"text": "Q, rather", **named})
+
+    def show(**named: object) -> Any:
+        return api("post", f"/conversations/{key}/branch/", named)
+
+    def field(answer: Any) -> str:
+        assert error(answer) == (400, "invalid")
+        details = answer.json()["error"]["details"]
+        return details["field"] if "field" in details else ",".join(details["fields"])
+
+    for turn in (other.pk, theirs.pk, 10**30, "none", [own.pk], -1):
+        assert (field(send(after_turn=turn)), field(show(turn_id=turn))) == ("after_turn", "turn_id")
+    assert field(send(after_turn=own.pk, parent_id=own.question_id)) == "after_turn"
+    assert field(send(after_turn=None, parent_id=None)) == "after_turn"
+    for named in ({"turn_id": None}, {"turn_id": own.pk, "message_id": own.question_id}, {}):
+        assert field(show(**named)) == "turn_id"
+    for path, body in (("messages", {"text": "Q", "after_turn": theirs.pk}), ("branch", {"turn_id": theirs.pk})):
+        assert error(api("post", f"/conversations/{foreign}/{path}/", body))[0] == 404
+    assert [row["text"] for row in shown(api, key)] == ["Q", "A"]
+    assert Turn.objects.count() == 3
+    assert send(after_turn=None).json()["text"] == "A, rather"  # null is the beginning
+    assert [row["text"] for row in shown(api, key)] == ["Q, rather", "A, rather"]
+    assert show(turn_id=str(own.pk)).status_code == 200  # a number may be written as text
+    assert [row["text"] for row in shown(api, key)] == ["Q", "A"]
 
 
 def test_a_recipe_is_pinned_and_one_that_names_a_tool_that_is_gone_costs_no_model_call(api, play):  # noqa: F811

@@ -1,10 +1,14 @@
-"""Fifty chats and writes at once: no turn is told a snapshot older than the last commit before it began (CAP-038)."""
+"""Fifty chats and writes at once: no turn is told a snapshot older than the last commit before it began (CAP-038).
+
+That they are at once is by construction: the first answer waits for a write's commit, the first write for a question.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any, TypeVar
 
 import pytest
@@ -16,7 +20,8 @@ from chat.runner import run_turn
 from context.models import ScopeVersion
 from context.registry import SnapshotScope, builders, snapshot_builder
 from factory.agents import create_agent
-from llm.testing import ScriptedLLM, When, say
+from llm.testing import ScriptedLLM, say
+from llm.types import ModelRequest
 from tests.support.runs import make_user, make_workspace
 from workspaces.models import Workspace
 
@@ -52,14 +57,27 @@ def test_fifty_chats_and_writes_at_once(counted: None) -> None:
         finally:
             connection.close()
 
+    asked_one, wrote_one = Event(), Event()
+    under_way: list[Any] = []  # chats between what they read and their end
+    beside: list[int] = []  # by write: how many chats were under way when it had committed
+
     def write() -> None:
+        assert asked_one.wait(60)
         with transaction.atomic():
             row = Workspace.objects.select_for_update().get(pk=workspace.pk)
             Workspace.objects.filter(pk=row.pk).update(name=str(int(row.name) + 1))
             ScopeVersion.objects.bump([workspace.pk])
+        beside.append(len(under_way))
+        wrote_one.set()
+
+    def answer(_request: ModelRequest) -> Any:
+        asked_one.set()
+        assert wrote_one.wait(60)
+        return say("ok")
 
     def chat(key: Any) -> tuple[int, int]:
-        llm = ScriptedLLM([When(lambda request: True, say("ok"), times=None), "never"])
+        llm = ScriptedLLM([answer])
+        under_way.append(key)
         committed = int(Workspace.objects.values_list("name", flat=True).get(pk=workspace.pk))
         turn = services.send_message(
             conversation_id=key,
@@ -74,16 +92,19 @@ def test_fifty_chats_and_writes_at_once(counted: None) -> None:
             return create_agent(name, llm=llm, mode=mode, tier=tier)
 
         assert run_turn(turn.pk, agents=agents, clock=timezone.now).status == "completed"
+        under_way.remove(key)
         told = json.loads(llm.requests[0].messages[-1].content.split("<context>\n")[1].split("\n</context>")[0])
         return committed, told["snapshot"]["count"]["n"]
 
     with ThreadPoolExecutor(16) as pool:
-        asked = [pool.submit(alone, lambda key=key: chat(key)) for key in keys[: CHATS // 2]]
-        written = [pool.submit(alone, write) for _ in range(WRITES)]
-        asked += [pool.submit(alone, lambda key=key: chat(key)) for key in keys[CHATS // 2 :]]
+        asked, written = [], []
+        for number, key in enumerate(keys):
+            asked.append(pool.submit(alone, lambda key=key: chat(key)))
+            if number % (CHATS // WRITES) == 0:
+                written.append(pool.submit(alone, write))
         pairs = [one.result(60) for one in asked]
         for one in written:
             one.result(60)
     assert [pair for pair in pairs if pair[1] < pair[0]] == []
-    assert ScopeVersion.objects.current(workspace.pk) == WRITES
-    assert len({seen for _, seen in pairs}) > 1, "chats and writes ran at once"
+    assert ScopeVersion.objects.current(workspace.pk) == WRITES == len(beside)
+    assert max(beside) > 0, "a write committed while a chat was under way"
