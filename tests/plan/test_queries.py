@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, Permission
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
+from events.models import Event
 from plan import services
 from plan.models import ExecutionPlan, PlanStep
 from plan.queries import graph, plan_detail, visible_plan, visible_plans
 from tests.support.plans import agents_on, hold_plan, llm_step, run_plan
-from tests.support.runs import make_user, make_workspace
+from tests.support.runs import make_conversation, make_user, make_workspace
 from tools.units import intervention
 from workspaces.errors import NotVisible
 
@@ -53,6 +57,34 @@ def test_a_plan_shows_its_steps_with_their_syntheses(scripted_llm, django_assert
         ("c", 1, 0),
     ]
     assert drawn["edges"] == [{"from": "a", "to": "c"}, {"from": "b", "to": "c"}]
+
+
+def test_a_graph_reads_what_was_said_since_its_plan_was_made():
+    """A plan late in a long conversation among others; PostgreSQL says how many events it looked at."""
+    plan, others = hold_plan(llm_step("a")), [make_conversation().pk for _ in range(9)]
+    table, older = Event._meta.db_table, 2_000
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {table} SET seq = seq + %s WHERE stream_id = %s", [older, plan.stream_id])
+        cursor.execute(
+            f"""INSERT INTO {table} (stream_id, seq, name, payload, correlation_id, created_at)
+                SELECT s, n, 'plan_step', '{{"plan_id": 0, "step": "a", "status": "running"}}', 'c', now()
+                FROM unnest(%s) s, generate_series(1, %s) n""",
+            [[plan.stream_id, *others], older],
+        )
+        cursor.execute(f"ANALYZE {table}")
+    with CaptureQueriesContext(connection) as seen:
+        graph(plan)
+    [sql] = [query["sql"] for query in seen.captured_queries if table in query["sql"]]
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.replace('%', '%%')}", [])
+        [[found]] = cursor.fetchone()
+    assert looked_at(found["Plan"], table) < 50, found
+
+
+def looked_at(node: dict[str, Any], table: str) -> int:
+    """How many rows of a table the nodes of a plan have read."""
+    own = node["Actual Rows"] + node.get("Rows Removed by Filter", 0) if node.get("Relation Name") == table else 0
+    return int(own + sum(looked_at(each, table) for each in node.get("Plans", [])))
 
 
 def test_a_graph_says_when_its_steps_waited_and_what_they_are(django_assert_num_queries):

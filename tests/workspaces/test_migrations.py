@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
+from config import first_start
 from observability.models import AgentInteraction
 from plan.models import ExecutionPlan
 from tests.support.plans import hold_plan, llm_step
+from tests.support.processes import database_url
 from tests.support.runs import make_turn
+from tests.support.waiting import wait_until
 from workspaces.migrating import dropped, made
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -105,3 +110,30 @@ def test_a_process_of_the_version_before_goes_on_inserting_plans() -> None:
     (row,) = rows(f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {table} WHERE id = %s RETURNING id", plan.pk)
     assert ExecutionPlan.objects.get(pk=row[0]).board == {}
     assert (ExecutionPlan().board, hold_plan(llm_step("a")).board) == ({}, {})
+
+
+def test_a_start_that_waits_for_the_migrations_of_another_does_not_hold_them_up() -> None:
+    """An index that is made concurrently waits for every statement that runs, also for one that waits for its maker."""
+    answers: list[bool] = []
+
+    def start() -> None:
+        try:
+            answers.append(first_start.migrate())
+        finally:
+            connection.close()
+
+    waiting = threading.Thread(target=start)
+    with psycopg.connect(database_url(), autocommit=True) as migrating:
+        migrating.execute("SELECT pg_advisory_lock(%s)", [first_start.MIGRATION_LOCK])
+        waiting.start()
+        asking = """SELECT pid FROM pg_stat_activity WHERE datname = current_database()
+                    AND query LIKE '%%advisory_lock(%%' AND pid NOT IN (%s, pg_backend_pid())"""
+        wait_until(lambda: rows(asking, migrating.info.backend_pid), 10, what="the other start")
+        migrating.execute("CREATE TABLE made_beside (id int)")
+        try:
+            for statement in made("made_beside_id", "made_beside (id)"):
+                migrating.execute(statement.encode())
+        finally:
+            migrating.execute("DROP TABLE made_beside")
+    waiting.join(30)
+    assert answers == [False]
