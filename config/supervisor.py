@@ -26,7 +26,8 @@ LONGEST_PAUSE_S = 30.0
 SERVER_RESTARTS = 5  # in a row without a proven run: what everything else needs does not come back
 PROVEN_S = 30.0  # a child that ran this long is forgiven its earlier ends
 CHILDREN_STOP_S = 3.4  # workers hand back for 3 s; what still runs is killed and recovered as a crash (design § 5)
-STOP_S = 4.6  # for all; the servers get what the children left of it, to write their last page
+STOP_S = 4.6  # for all; the servers get what the children left of it, to write their last page,
+SERVERS_STOP_S = 2.5  # and so long at least: on a busy machine a checkpoint takes longer than the children left
 LONGEST_LINE = 1 << 20  # bytes; a longer one is cut in pieces
 STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -230,7 +231,7 @@ class Supervisor:
                     new = started - child.started_at < PROVEN_S  # one that was restarted long ago is known to run
                     child.silent = bool(child.program.ready_line) and not child.ready and new and child.running
                     child.process.send_signal(child.program.stop_signal)  # no effect on one that ended
-            deadline = started + limit
+            deadline = max(started + limit, self._clock() + SERVERS_STOP_S) if servers else started + limit
             while any(child.running for child in group) and self._clock() < deadline:
                 self._wait(min(0.1, max(0.0, deadline - self._clock())))
             for child in group:
