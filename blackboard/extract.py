@@ -18,19 +18,22 @@ def extract(text: str, max_chars: int = MAX_CHARS) -> Extract:
     """Split what a model said into what people see and its board.
 
     Args:
-        text: the whole answer; the first block counts, and what stands behind it is shown again.
+        text: the whole answer; the first block counts, and what stands around the blocks is shown.
         max_chars: of all values together.
 
     Source: CAP-071.
     """
-    start = text.find(OPENING)
-    if start < 0:
+    before, opening, rest = text.partition(OPENING)
+    if not opening:
         return Extract(text, None, had_block=False)
-    end = text.find(CLOSING, start)
-    inside = text[start + len(OPENING) : end if end >= 0 else len(text)]
-    behind = text[end + len(CLOSING) :] if end >= 0 else ""
-    visible = text[:start].rstrip() + (f"\n\n{behind.strip()}" if behind.strip() else "")
-    return Extract(visible, _board(inside, max_chars) if end >= 0 else None, had_block=True)
+    inside, closing, rest = rest.partition(CLOSING)
+    board = _board(inside, max_chars) if closing else None
+    shown = [before.rstrip()]
+    while closing:
+        between, opening, rest = rest.partition(OPENING)
+        shown += [between.strip()] if between.strip() else []
+        _, closing, rest = rest.partition(CLOSING) if opening else ("", "", "")
+    return Extract("\n\n".join(shown), board, had_block=True)
 
 
 def _board(inside: str, max_chars: int) -> Board | None:

@@ -34,6 +34,7 @@ from llm.types import LLMMessage, LLMResponse
 from loop.history import PastTurn, build_history, kept_turns, tokens_asked
 from loop.model_call import ModelCaller
 from loop.ports import Journal, ReadResult, StoredCall
+from loop.react import NOTICES
 from observability.services import record_interaction
 from observability.types import CallOwner, Interaction
 from prompt.types import AgentIdentity
@@ -318,11 +319,14 @@ class ChatTranscript:
                 text=text,
             )
             self._say(unit, row, final=True)
+        shown = self._board.visible(text)
+        if not shown.strip() and stop_reason in {"end_turn", "stop_sequence"}:  # it wrote its board and nothing else
+            stop_reason, notice = "empty", NOTICES["empty"]
         end_turn(
             unit,
             self.turn,
             to=RunStatus.COMPLETED,
-            text=self._board.visible(text),
+            text=shown,
             stop_reason=stop_reason,
             notice=notice,
             plan_id=plan_id,

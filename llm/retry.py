@@ -26,6 +26,7 @@ from llm.types import (
 Sleep = Callable[[float, CancelToken | None], None]
 OnWait = Callable[[str, int, float], None]
 _SHORTEST_S = 0.5  # of a deadline: less is not worth another attempt
+LONGEST_SHARED_PAUSE_S = 60.0  # then somebody asks again: one call's long wait is not every tenant's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,12 +224,12 @@ class RetryingLLM(ModelPort):
         return inner.stream(request.messages, request.system, cancel=cancel, **options)
 
     def _delay(self, error: LLMError, attempt: int) -> float | None:
-        """How long to wait, or None for no further attempt; a provider under pressure pauses everybody."""
+        """How long to wait, or None for no further attempt; a provider under pressure pauses everybody for a while."""
         if not error.retryable or error.final:
             return None
         delay = wait_for(error, attempt, self.policy, draw=self._draw)
         if is_pressure(error):
-            self.limiter.pause(delay)
+            self.limiter.pause(min(delay, LONGEST_SHARED_PAUSE_S))
         return None if attempt >= self.policy.max_attempts else delay
 
     def _hold_back(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -70,7 +71,7 @@ class Pending:
             return _ended(self.started, refused(f"timed out after {self.spec.timeout_s:g} s"), late)
         try:
             result = self.future.result()
-        except (Exception, SystemExit) as exc:  # noqa: BLE001  # nothing a tool does ends the loop (CAP-031)
+        except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001  # nothing a tool does ends the loop
             return _failure(self.started, self.spec, exc, late=late)
         return _ended(self.started, succeeded(result), ExecutionStatus.SUCCEEDED)
 
@@ -138,7 +139,9 @@ def run_inside(
             result = storable(spec.signature.call(spec.fn, values, inside))
     except LeaseLost:
         raise
-    except (Exception, SystemExit) as exc:
+    except (Exception, SystemExit, KeyboardInterrupt) as exc:
+        if isinstance(exc, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # a person's, at the command line
         del unit.events[mark:]
         if must_rerun(exc):
             raise

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from tools.errors import NotStorable
 
 REPLACEMENT = "\ufffd"
+LONGEST_INT_BITS = 13_288  # 4,000 digits: Python writes and reads no number that is much longer
 
 
 def storable(value: Any, where: str = "result") -> Any:
@@ -34,7 +35,7 @@ def storable(value: Any, where: str = "result") -> Any:
     Source: CAP-031.
     """
     kind = type(value)
-    if value is None or kind is bool or kind is int:
+    if value is None or kind is bool or (kind is int and value.bit_length() <= LONGEST_INT_BITS):
         return value
     if kind is str:
         return clean_text(value)
@@ -50,6 +51,8 @@ def storable(value: Any, where: str = "result") -> Any:
 def _converted(value: Any, where: str) -> Any:
     if isinstance(value, Enum):
         return storable(value.value, where)
+    if isinstance(value, int) and value.bit_length() > LONGEST_INT_BITS:
+        raise NotStorable(where, "is a number of more than 4,000 digits; return it as text")
     if isinstance(value, (bool, int, float)):
         return storable(float(value) if isinstance(value, float) else int(value), where)
     if isinstance(value, (str, Decimal, UUID, PurePath)):

@@ -104,3 +104,14 @@ def test_what_is_streamed_never_shows_the_inside_of_a_block(parts):
         else:
             outside, rest = outside + ("" if inside else rest[0]), rest[1:]
     assert shown == outside
+    squeezed = extract(text)
+    if squeezed.had_block:
+        assert "".join(squeezed.visible.split()) == "".join(outside.split())
+
+
+def test_every_block_is_taken_out_and_the_first_one_counts():
+    text = (
+        f"One.\n{block({'phase': 'a'})} two {block({'phase': 'b'})}{block({'phase': 'c'})}\nthree <board>never closed"
+    )
+    found = extract(text)
+    assert (found.visible, found.board) == ("One.\n\ntwo\n\nthree", {"phase": "a"})

@@ -291,3 +291,10 @@ def test_a_cost_limit_is_not_silently_off_where_the_price_is_unknown(chat):
     turn = talk.say("Look.")
     assert turn.stop_reason == "cost_unknown"
     assert "CAPSTAN_PRICES" in turn.notice
+
+
+def test_a_reply_that_is_nothing_but_a_board_is_told_as_empty(chat):
+    it = chat('<board>{"phase": "explore"}</board>')
+    turn = it.run(it.send("hi"))
+    assert (turn.status, turn.answer, turn.stop_reason) == ("completed", "", "empty")
+    assert turn.notice == "The model gave an empty answer."

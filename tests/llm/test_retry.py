@@ -116,9 +116,9 @@ def test_a_wait_too_long_to_sleep_is_raised_with_its_length():
         llm.call(ask())
     assert caught.value.retry_after_s >= 86_400
     assert (waits, len(inner.requests)) == ([], 1)
-    with pytest.raises(RateLimitError) as again:  # and the next call does not even go out
+    with pytest.raises(RateLimitError) as again:  # and the next call does not even go out, for a minute
         llm.call(ask())
-    assert again.value.retry_after_s > 86_000
+    assert 50 < again.value.retry_after_s <= 61
     assert len(inner.requests) == 1
 
 

@@ -59,6 +59,10 @@ def fails(how: str) -> str:
     """Fails."""
     if how == "exit":
         raise SystemExit(3)
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    if how == "huge":
+        return {"n": 10**5_000}  # type: ignore[return-value]
     if how == "foreseen":
         raise CapstanError(key="k")
     if how == "recursion":
@@ -193,7 +197,7 @@ def test_results_are_made_storable_or_refused_by_name(context_of: MakeContext) -
     )
 
 
-@pytest.mark.parametrize("how", ["exit", "foreseen", "recursion", "long"])
+@pytest.mark.parametrize("how", ["exit", "interrupt", "huge", "foreseen", "recursion", "long"])
 def test_no_exception_ends_the_loop(how: str, context_of: MakeContext) -> None:
     envelope = executor_of(tools).execute(call_of("fails", how=how), context=context_of())
     assert envelope["success"] is False
