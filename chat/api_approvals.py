@@ -25,6 +25,7 @@ class Approvals(ApiView):
     """The approvals that the user may see, the latest first."""
 
     @extend_schema(
+        operation_id="approvals_list",
         parameters=[OpenApiParameter("status", str, enum=list(ApprovalStatus.values)), LIMIT, OFFSET],
         responses={200: OpenApiTypes.OBJECT, 400: ErrorOutput},
     )
@@ -59,10 +60,12 @@ class ApprovalDecide(ApiView):
     )
     @idempotent
     def post(self, request: Request, approval_id: int, *, idempotency: IdempotencyKey | None) -> Response:
-        del idempotency  # a decision is taken once: the second one is a conflict, or the same answer again
+        user = user_of(request)
+        if idempotency is not None and idempotency.used:  # a second decision would be a conflict
+            return Response(approval_json(approval_for(user, approval_id)))
         body = DecisionInput(data=request.data)
         body.is_valid(raise_exception=True)
-        decided = decide(approval_id=approval_id, user=user_of(request), now=timezone.now(), **body.validated_data)
+        decided = decide(approval_id=approval_id, user=user, now=timezone.now(), **body.validated_data)
         return Response(approval_json(decided))
 
 

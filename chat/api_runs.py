@@ -43,6 +43,7 @@ class Plans(ApiView):
     """The user's plans, the newest first."""
 
     @extend_schema(
+        operation_id="plans_list",
         parameters=[
             OpenApiParameter("status", str),
             OpenApiParameter("conversation", OpenApiTypes.UUID),
@@ -108,7 +109,7 @@ class PlanRetry(ApiView):
 class Interactions(ApiView):
     """Model calls of the user's runs, the latest first."""
 
-    @extend_schema(parameters=TRACE_FILTERS, responses={200: OpenApiTypes.OBJECT})
+    @extend_schema(operation_id="interactions_list", parameters=TRACE_FILTERS, responses={200: OpenApiTypes.OBJECT})
     def get(self, request: Request) -> Response:
         return page(request, _traced(request, AgentInteraction.objects.all()), _interaction_json)
 
@@ -116,7 +117,7 @@ class Interactions(ApiView):
 class ToolExecutions(ApiView):
     """Tool calls of the user's runs, the latest first."""
 
-    @extend_schema(parameters=TRACE_FILTERS, responses={200: OpenApiTypes.OBJECT})
+    @extend_schema(operation_id="tool_executions_list", parameters=TRACE_FILTERS, responses={200: OpenApiTypes.OBJECT})
     def get(self, request: Request) -> Response:
         return page(request, _traced(request, ToolExecution.objects.all()), _execution_json)
 

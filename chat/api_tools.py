@@ -45,6 +45,7 @@ class Tools(ApiView):
     """The tools that the user may call in a workspace."""
 
     @extend_schema(
+        operation_id="tools_list",
         parameters=[OpenApiParameter("workspace", str), OpenApiParameter("mode", str, enum=list(MODES))],
         responses={200: OpenApiTypes.OBJECT, 400: ErrorOutput, 404: ErrorOutput},
     )

@@ -8,11 +8,15 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.validators import MaxLengthValidator
 from django.db.models import BigIntegerField
+from django.forms.fields import InvalidJSONInput
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
+from llm.arguments import MAX_DEPTH, unstorable
+from llm.jsonish import strict
 from plan.adapting import adapt_plan, may_adapt, spec_of
 from plan.errors import NotAdaptable, PlanConflict, PlanInvalid
 from plan.models import ExecutionPlan, PlanStep, StepKind, StepStatus
@@ -30,11 +34,38 @@ TIERS = [("", "the kind's own"), ("planning", "planning"), ("execution", "execut
 class KeysField(forms.CharField):
     """Keys of steps, by commas, blanks or lines."""
 
+    default_validators = [MaxLengthValidator(64)]
+
     def prepare_value(self, value: Any) -> Any:
         return ", ".join(value) if isinstance(value, list | tuple) else value
 
     def to_python(self, value: Any) -> Any:
         return re.split(r"[\s,]+", value.strip()) if value and value.strip() else []
+
+    def run_validators(self, value: Any) -> None:
+        for key in value:
+            super().run_validators(key)
+
+
+class ArgumentsField(forms.JSONField):
+    """JSON that a row can hold and our own code can walk; what is none is shown again as it was typed."""
+
+    def to_python(self, value: Any) -> Any:
+        if not isinstance(value, str) or value in self.empty_values:
+            return super().to_python(value)
+        try:
+            read = strict(value)
+        except ValueError as exc:
+            raise forms.ValidationError(f"No valid JSON: {str(exc).partition('; use ')[0]:.200}.") from exc
+        if problem := unstorable(read, depth=MAX_DEPTH):
+            raise forms.ValidationError(f"The arguments {problem}.")
+        return read
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        try:
+            return self.to_python(data)
+        except forms.ValidationError:
+            return InvalidJSONInput(data)
 
 
 class StepForm(forms.Form):
@@ -44,7 +75,7 @@ class StepForm(forms.Form):
     reads = KeysField(required=False, help_text="Keys of earlier steps, by commas. Empty: it reads nothing.")
     is_critical = forms.BooleanField(required=False, label="Critical", help_text="If it fails, the plan fails.")
     tool_name = forms.CharField(required=False, max_length=128, label="Tool")
-    args = forms.JSONField(required=False, label="Arguments", widget=forms.Textarea(attrs={"rows": 3, "cols": 80}))
+    args = ArgumentsField(required=False, label="Arguments", widget=forms.Textarea(attrs={"rows": 3, "cols": 80}))
     recipe = forms.CharField(required=False, max_length=64)
     tier = forms.ChoiceField(required=False, choices=TIERS)
 
@@ -75,7 +106,7 @@ class UpdateForm(StepForm):
 class InsertForm(StepForm):
     """A new step and its place."""
 
-    key = forms.CharField(max_length=64, help_text="Letters, digits, `_` and `-`; used by no other step of the plan.")
+    key = forms.CharField(max_length=64, help_text="Letters, digits, _ and -; used by no other step of the plan.")
     after = forms.ChoiceField(required=False, label="Behind")
     kind = forms.ChoiceField(choices=StepKind.choices, initial=StepKind.LLM)
     field_order = ("key", "after", "kind")
@@ -228,7 +259,7 @@ class _Page:
     def _update(self) -> str:
         form, step = self.update, self.step
         if form is None or step is None:
-            self._look_again("That step has begun or is gone; what has begun never changes.")
+            self._look_again("that step has begun or is gone; what has begun never changes")
             return ""
         if not form.is_valid():
             return ""
@@ -270,7 +301,7 @@ class _Page:
         except PlanInvalid as exc:
             problems = exc.details["problems"]
             for problem in problems if isinstance(problems, list) else [problems]:
-                self._refuse(change.key, form, at, str(problem))
+                self._refuse(change.key, form, at, str(problem).replace("`", ""))  # the admin shows no Markdown
         else:
             return True
         return False

@@ -41,7 +41,7 @@ class StepKind(models.TextChoices):
     """`data` calls its tool without a model; the others call the model (CAP-053)."""
 
     DATA = "data"
-    LLM = "llm"
+    LLM = "llm", "LLM"
     PLANNING = "planning"
     ASSESSMENT = "assessment"
 

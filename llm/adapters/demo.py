@@ -19,7 +19,7 @@ from llm.adapters import demo_tools as tools
 from llm.adapters import demo_writing as writing
 from llm.adapters.base import AsyncAdapter
 from llm.adapters.demo_plan import plan
-from llm.adapters.demo_reading import Reading, Thing, closest
+from llm.adapters.demo_reading import Reading, Thing, closest, keys_in
 from llm.arguments import tool_call
 from llm.tokens import estimate_request, estimate_tokens
 from llm.types import (
@@ -143,6 +143,9 @@ def _answer(reading: Reading, offered: list[ToolSchema]) -> str:
 
 def _with_tools(reading: Reading, offered: list[ToolSchema]) -> Move | None:
     if reading.rounds == 0 and not reading.is_step:
+        wanted_writes = [tool for tool in offered if not tools.is_read(tool) and _asked_for(tool, reading)]
+        if wanted_writes and reading.target and not _PLANNING.search(reading.order.replace(reading.target.key, "")):
+            return _write(reading, wanted_writes)
         planner = next((tool for tool in offered if tool["name"] == "create_plan"), None)
         if planner is not None and wants_plan(reading):
             arguments = plan(planner, reading)
@@ -151,7 +154,6 @@ def _with_tools(reading: Reading, offered: list[ToolSchema]) -> Move | None:
                 return Move(told, [tool_call("", "create_plan", arguments)])
         if not reading.text or _SMALL_TALK.match(reading.text):
             return None
-        wanted_writes = [tool for tool in offered if not tools.is_read(tool) and _asked_for(tool, reading)]
         if wanted_writes:
             return _write(reading, wanted_writes)
     reads = [tool for tool in offered if tools.is_read(tool)]
@@ -246,8 +248,7 @@ def _found(reading: Reading) -> list[Thing]:
     if any(result.success and not _is_empty(result.value) for result in reading.results):
         found = [thing for thing in reading.things if ":" in thing.key or "." in thing.key] or reading.things
     else:
-        keys = re.findall(r"`([\w.:/-]+[.:/][\w.:/-]+)`", reading.earlier)
-        found = [Thing(key, key, {}) for key in keys] or reading.named
+        found = [Thing(key, key, {}) for key in keys_in(reading.earlier)] or reading.named
     return closest(found, reading.subjects[0]) if reading.subjects else found
 
 
@@ -263,7 +264,7 @@ def _calls(wanted: Sequence[tuple[ToolSchema, str, Thing | None]], reading: Read
 def _write(reading: Reading, wanted: list[ToolSchema]) -> Move | None:
     """A write that the message asks for in so many words, when it is about a thing that is known."""
     for tool in sorted(wanted, key=lambda t: -tools.score(t, reading)):
-        arguments = tools.arguments_for(tool, reading)
+        arguments = tools.arguments_for(tool, reading, thing=reading.target)
         if arguments is not None:
             return Move(writing.say("write", reading), [tool_call("", tool["name"], arguments)])
     return None
@@ -274,7 +275,7 @@ def _asked_for(tool: ToolSchema, reading: Reading) -> bool:
         return False
     verb = tools.words_of(tool["name"])[0]
     verbs = "|".join(re.escape(same) for same in tools.SAME.get(verb, (verb,)))
-    return re.search(_ORDER.format(verbs), reading.text, re.I) is not None
+    return re.search(_ORDER.format(verbs), reading.order, re.I) is not None
 
 
 def _forced(reading: Reading, offered: list[ToolSchema]) -> Move | None:

@@ -22,6 +22,21 @@ _WORD = re.compile(r"[^\W\d_][\w.:/-]*\w|[^\W\d_]")
 _NUMBER = re.compile(r"\b(?:top|first|limit|most|to|erste\w*|höchstens|zu)\s+(\d{1,6})\b", re.I)
 _CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]")
 _NODES = 4000
+# A key as the catalogue writes it; without a dot only after a word that is sure to be a kind.
+_TARGET = re.compile(
+    r"(?<![\w.:/-])(?!note:|comment:|notiz:)(?:[a-z]\w*:(?=\w+\.)|(?:package|module|class|function):)"
+    r"[^\W\d]\w*(?:[.:]\w+)*(?![\w/])",
+    re.I,
+)
+# What a person wants written down: behind a colon, or behind the word for it.
+_NOTED = re.compile(
+    r"(?::|\b(?:with|mit)\s+(?:(?:the|a|der|einer|dem|einem)\s+)?(?:note|comment|text|notiz|kommentar)\b:?"
+    r"|\b(?:saying|that says)\b:?)\s+(?P<behind>\S.*)"
+    r"|\b(?:note|comment|notiz)\s+(?!to\b|on\b|for\b|zu\b)(?P<between>\S.*?)\s+(?:to|on|for|zu)\s+`?[a-z]\w*:[\w.:]+`?\W*$",
+    re.I | re.S,
+)
+_NOTING = re.compile(r"\b(?:note|annotat|comment|notiz|notier|kommentier|merke)", re.I)
+_BACKTICKED = re.compile(r"`([\w.:/-]+[.:/][\w.:/-]+)`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +152,32 @@ class Reading:
         return [next(filter(None, groups)).strip() for groups in _QUOTED.findall(source) if any(groups)]
 
     @cached_property
+    def order(self) -> str:
+        """What the message tells to do, up to the words that it wants written down."""
+        return self.text[: _start(self._note)] if self._note else self.text
+
+    @cached_property
+    def noted(self) -> str:
+        """The words that the message wants written down; empty when it names none."""
+        words = (self._note["behind"] or self._note["between"]).strip() if self._note else ""
+        quote = _QUOTED.match(words)
+        return next(filter(None, quote.groups())).strip() if quote else words
+
+    @cached_property
+    def _note(self) -> re.Match[str] | None:
+        found = _NOTED.search(self.text)
+        return found if found and _NOTING.search(self.text[: _start(found)]) else None
+
+    @cached_property
+    def target(self) -> Thing | None:
+        """The thing whose exact key the message gives, whether or not the data at hand lists it."""
+        found = _TARGET.search(self.text)
+        if found is None:
+            return None
+        known = (thing for thing in self.things if thing.key.lower() == found[0].lower())
+        return next(known, Thing(found[0], found[0].rpartition(":")[2], {}))
+
+    @cached_property
     def numbers(self) -> list[int]:
         return [int(number) for number in _NUMBER.findall(self.text)]
 
@@ -236,6 +277,16 @@ def closest(things: Iterable[Thing], term: str) -> list[Thing]:
         return 4 if container else 5
 
     return sorted(things, key=distance)
+
+
+def _start(note: re.Match[str]) -> int:
+    return note.start("behind" if note["behind"] else "between")
+
+
+def keys_in(text: str) -> list[str]:
+    """The keys that stand in backticks; where any names its kind, what does not is a path or a file's name."""
+    found: list[str] = _BACKTICKED.findall(text)
+    return [key for key in found if re.match(r"[a-z]\w*:[^\W\d]", key)] or found
 
 
 def says(text: str, word: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+_CODE = re.compile(r"(`+[^`]+`+)")
 _UNSAID = frozenset({"summary", "repository", "line", "name"})
 
 
@@ -34,7 +35,7 @@ def facts_of(value: Any) -> str:
         if isinstance(one, bool) or one in (None, "", [], {}) or name in ("total", "empty"):
             continue
         if isinstance(one, str | int | float):
-            lines.append(f"- {name}: {str(one)[:200]}")
+            lines.append(f"- {name}: {markdown_of(one, 200)}")
         elif isinstance(one, dict) and all(isinstance(v, str | int | float) for v in one.values()):
             lines.append(f"- {name}: {_plain(one)}")
         elif isinstance(one, dict):
@@ -44,8 +45,22 @@ def facts_of(value: Any) -> str:
 
 def _plain(value: Any) -> str:
     if not isinstance(value, dict):
-        return str(value)[:120]
-    return ", ".join(f"{name} {one}" for name, one in list(value.items())[:8] if isinstance(one, str | int | float))
+        return markdown_of(value, 120)
+    told = [(name, one) for name, one in list(value.items())[:8] if isinstance(one, str | int | float)]
+    return ", ".join(f"{name} {markdown_of(one, 200)}" for name, one in told)
+
+
+def markdown_of(value: object, longest: int) -> str:
+    """A value in Markdown that shows its very characters: an identifier or a path as code, of other text what is not.
+
+    Args:
+        longest: characters of the value, at most.
+    """
+    text = str(value)[:longest]
+    if not re.search(r"[\s`]", text) and re.search(r"_|[^\W\d][/:.]\w", text):
+        return f"`{text}`"
+    parts = _CODE.split(text)
+    return "".join(part if at % 2 else re.sub(r"[_*]", r"\\\g<0>", part) for at, part in enumerate(parts))
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -56,16 +71,16 @@ def line_of(row: dict[str, Any]) -> str:
         for k, v in row.items()
         if isinstance(v, int | str) and not isinstance(v, bool) and v != "" and str(v) != label and k not in _UNSAID
     ][:3]
-    summary = str(row.get("summary") or "").strip()
-    return f"- `{label}`" + (f" ({', '.join(facts)})" if facts else "") + (f": {_short(summary)}" if summary else "")
+    summary = markdown_of(_short(str(row.get("summary") or "").strip()), 122)
+    return f"- `{label}`" + (f" ({', '.join(facts)})" if facts else "") + (f": {summary}" if summary else "")
 
 
 def _fact(name: str, value: object) -> str:
     if name in ("kind", "relation"):
-        return str(value)
+        return markdown_of(value, 200)
     if name == "times":
         return f"{value}×"
-    return f"`{value}`" if name == "path" else f"{name} {value}"
+    return f"`{value}`" if name == "path" else f"{name} {markdown_of(value, 200)}"
 
 
 def _short(text: str) -> str:

@@ -219,6 +219,8 @@ class _Filler:
             return _NONE
         if words & _TEXTS:
             keys = {self.thing.key, self.thing.name} if self.thing else set()
+            if words & _QUOTES and self.reading.noted:
+                return self.reading.noted[:longest]
             said = [text for text in self.reading.quoted if text not in keys]
             return (said[-1] if said and words & _QUOTES else self.reading.task)[:longest]
         return self.term[:longest] if self.term else _NONE

@@ -8,12 +8,11 @@ from typing import Any
 
 from llm.adapters import demo_asking as asking
 from llm.adapters.demo_phrases import PHRASES
-from llm.adapters.demo_reading import Reading, Result, Thing, closest
-from llm.adapters.demo_rows import facts_of, label_of, line_of, rows_of, size_of
+from llm.adapters.demo_reading import Reading, Result, Thing, closest, keys_in
+from llm.adapters.demo_rows import facts_of, label_of, line_of, markdown_of, rows_of, size_of
 
 _SHOWN, _SHOWN_IN_A_STEP = 20, 8
 _LEADERS = 10
-_KEY = re.compile(r"`([\w.:/-]+[.:/][\w.:/-]+)`")
 
 
 def say(name: str, reading: Reading, **values: object) -> str:
@@ -73,7 +72,7 @@ def _definition(reading: Reading) -> str:
     where = f"{best.facts['path']}:{best.facts['line']}" if best.facts.get("line") else best.facts["path"]
     told = say("definition", reading, key=best.key, kind=best.facts.get("kind", "element"), where=where)
     summary = str(best.facts.get("summary") or "").strip()
-    return f"{told} {summary}".strip()
+    return f"{told} {markdown_of(summary, 2_000)}".strip()
 
 
 def emptiness(reading: Reading) -> str:
@@ -143,7 +142,7 @@ def report(result: Result, reading: Reading) -> str:
     """One call's result as Markdown."""
     call = result.tool + (f"({_short(result.arguments)})" if result.arguments else "")
     if not result.success:
-        return say("failed", reading, call=call, error=result.error[:300] or "?")
+        return say("failed", reading, call=call, error=markdown_of(result.error, 300) or "?")
     value = result.value
     if isinstance(value, dict) and (
         "approval" in value or value.get("status") in ("waiting_approval", "pending_approval")
@@ -229,7 +228,7 @@ def _flat(snapshot: dict[str, Any]) -> list[tuple[str, Any]]:
 def _keys(reading: Reading) -> list[str]:
     """The things that results, or the earlier steps, name."""
     found = [*reading.named, *(reading.found or (reading.things if reading.results else []))]
-    found += [Thing(key, key, {}) for key in _KEY.findall(reading.earlier) if "/" not in key]
+    found += [Thing(key, key, {}) for key in keys_in(reading.earlier) if "/" not in key]
     if reading.subjects:
         found = closest(found, reading.subjects[0])
     return list(dict.fromkeys(thing.key for thing in found))[:12]

@@ -67,7 +67,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('key', models.CharField(max_length=64)),
                 ('order', models.PositiveIntegerField()),
-                ('kind', models.CharField(choices=[('data', 'Data'), ('llm', 'Llm'), ('planning', 'Planning'), ('assessment', 'Assessment')], default='llm', max_length=10)),
+                ('kind', models.CharField(choices=[('data', 'Data'), ('llm', 'LLM'), ('planning', 'Planning'), ('assessment', 'Assessment')], default='llm', max_length=10)),
                 ('action', models.TextField()),
                 ('recipe', models.CharField(blank=True, max_length=64)),
                 ('recipe_version', models.PositiveIntegerField(blank=True, null=True)),

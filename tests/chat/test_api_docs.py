@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from django.core.management import call_command
 from django.test import Client
 
 from chat.pages import POLICY
@@ -44,6 +45,13 @@ def test_the_page_names_the_schema_and_loads_nothing_of_other_hosts() -> None:
     assert not re.search(r"<style|<script>| style=| on\w+=", text)
     schema = client.get("/api/schema/?format=json")
     assert schema.json()["openapi"].startswith("3.")
+
+
+def test_the_schema_is_made_without_a_warning_and_its_lists_are_named_so(tmp_path: Path) -> None:
+    call_command("spectacular", file=str(tmp_path / "schema.yml"), fail_on_warn=True)
+    named = set(re.findall(r"operationId: (\w+)", (tmp_path / "schema.yml").read_text()))
+    assert {f"{kind}_list" for kind in ("approvals", "plans", "tool_executions", "interactions", "tools")} <= named
+    assert {"approvals_retrieve", "plans_retrieve", "tool_executions_retrieve"} <= named
 
 
 def test_a_production_server_serves_its_files_itself(processes: Processes, openai_loopback, tmp_path: Path) -> None:

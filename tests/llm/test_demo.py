@@ -125,6 +125,54 @@ def test_a_write_is_made_for_an_order_about_a_known_thing_only():
         assert "which element" in last.content
 
 
+@pytest.mark.parametrize(
+    ("text", "key", "note"),
+    [
+        ("Annotate module:llm.errors with the note split this up", "module:llm.errors", "split this up"),
+        ("Add a note to module:llm.errors: split this up", "module:llm.errors", "split this up"),
+        ("Please add a note to `module:plan.errors`: review `Foo`, plan", "module:plan.errors", "review `Foo`, plan"),
+        ("Add the note split this up to module:llm.errors.", "module:llm.errors", "split this up"),
+        ("Annotate module:shop.auth with the note: delete it; remove all", "module:shop.auth", "delete it; remove all"),
+        ('Annotate package:blackboard with the note "ask Anna", please', "package:blackboard", "ask Anna"),
+        ("Add a note to package:shop.auth: who owns module:a.b?", "package:shop.auth", "who owns module:a.b?"),
+    ],
+)  # fmt: skip
+def test_an_exact_key_is_the_target_and_the_note_is_what_is_said(text, key, note):
+    calls, _last = converse(text)
+    assert [(c["name"], c["arguments"]) for c in calls] == [("annotate_element", {"key": key, "note": note})]
+
+
+def test_an_exact_key_that_the_snapshot_does_not_list_is_removed_or_renamed():
+    for text in ("Delete module:x.y", "Next step: delete module:x.y"):
+        calls, _last = converse(text)
+        assert [(c["name"], c["arguments"]["remove"]) for c in calls] == [("propose_changeset", ["module:x.y"])]
+    calls, _last = converse('Rename module:x.y to "Errors"')
+    assert calls[0]["arguments"]["rename"] == {"module:x.y": "Errors"}
+
+
+@pytest.mark.parametrize(
+    "text", ["Delete http://x.y/z", "Add a note: call me", "Delete note:a.b", "Delete x at 10:30.5"]
+)
+def test_what_is_no_key_is_no_target(text):
+    calls, last = converse(text)
+    assert calls == []
+    assert "which element" in last.content
+
+
+def test_identifiers_and_paths_are_shown_to_the_character():
+    path = "contrib/auth/__init__.py"
+    element = {"key": "module:a.__init__", "path": path, "kind": "module", "summary": "Has __all__ and `__x__` *here*."}
+    results = {**RESULTS, "get_element": element, "search_elements": {"elements": [element]}}
+    step = 'Step 1, look: Look at it.\n\nThe tool get_element with {"key": "module:a.__init__"} may help.'
+    _calls, last = converse(step, WORKFLOW, snapshot=None, system=GOAL, results=results)
+    assert f"- path: `{path}`" in last.content
+    assert "- key: `module:a.__init__`" in last.content
+    assert r"Has \_\_all\_\_ and `__x__` \*here\*." in last.content
+    _calls, last = converse("Where is billing?", results=results)
+    assert f"`{path}`" in last.content
+    assert r": Has \_\_all\_\_ and `__x__` \*here\*." in last.content
+
+
 def test_a_step_looks_at_one_or_two_things_and_leaves_a_synthesis():
     text = "Step 1, survey: Survey what belongs to `auth`.\n\nEnd with a synthesis: what you found."
     calls, last = converse(text, WORKFLOW, snapshot=None, system=GOAL)

@@ -166,6 +166,24 @@ def test_what_has_begun_is_refused(plan: ExecutionPlan, owner: User, status: str
     assert list(PlanChange.objects.values_list("action", flat=True)) == ["insert"]  # before what is pending
 
 
+def test_the_page_shows_plain_text_and_kinds_as_the_plan_page_names_them(plan: ExecutionPlan, owner: User) -> None:
+    ExecutionPlan.objects.filter(pk=plan.pk).update(goal="Look at `auth`.")
+    PlanStep.objects.filter(plan=plan).update(action="Survey `auth`.")
+    client = signed_in(owner)
+    page = client.get(page_of(plan)).content.decode()
+    assert "`" not in page
+    assert "Survey auth." in page
+    assert "<td>LLM</td>" in page
+    refused = send(client, plan, "insert", **step_fields("insert", key="a b", kind="llm", after="c"))
+    assert refused.context["page"].insert.errors["key"] == ["1 to 64 letters, digits, _ or -"]
+    assert "Survey `auth`." in client.get(page_of(plan), {"step": "b"}).content.decode(), (
+        "what is edited is shown as it is"
+    )
+    PlanStep.objects.filter(plan=plan, key="a").update(status="running")
+    stale = send(client, plan, "update", step="a", **step_fields("update")).content.decode()
+    assert "what has begun never changes. The steps below are as they are now." in stale
+
+
 def test_nobody_writes_over_what_another_has_changed_meanwhile(plan: ExecutionPlan, owner: User) -> None:
     client = signed_in(owner)
     read = ExecutionPlan.objects.get(pk=plan.pk).revision
