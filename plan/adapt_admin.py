@@ -15,9 +15,9 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
-from llm.arguments import MAX_DEPTH, unstorable
 from llm.jsonish import strict
 from plan.adapting import adapt_plan, may_adapt, spec_of
+from plan.creation import unholdable
 from plan.errors import NotAdaptable, PlanConflict, PlanInvalid
 from plan.models import ExecutionPlan, PlanStep, StepKind, StepStatus
 from plan.types import StepChange
@@ -57,8 +57,8 @@ class ArgumentsField(forms.JSONField):
             read = strict(value)
         except ValueError as exc:
             raise forms.ValidationError(f"No valid JSON: {str(exc).partition('; use ')[0]:.200}.") from exc
-        if problem := unstorable(read, depth=MAX_DEPTH):
-            raise forms.ValidationError(f"The arguments {problem}.")
+        if faults := [f"{at!r} {problem}." for at, problem in unholdable(read)]:
+            raise forms.ValidationError(faults)
         return read
 
     def bound_data(self, data: Any, initial: Any) -> Any:

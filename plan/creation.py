@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from plan.errors import PlanInvalid
+from llm.arguments import MAX_DEPTH, storable
+from plan.errors import PlanInvalid, ReferenceMissing
 from plan.models import StepKind
-from plan.types import CONTEXT, StepSpec
+from plan.types import CONTEXT, MAX_RESULT, StepSpec
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,63}")
 _TEXT = 4_000  # characters of a goal or an action
+_PATH = 200  # characters of a path in a problem
 
 
 def resolved(
@@ -38,6 +40,7 @@ def resolved(
         problems.append("goal: say what the plan is for")
     if len(goal) > _TEXT:
         problems.append(f"goal: at most {_TEXT} characters")
+    problems += [f"goal: {problem}" for _, problem in unholdable(goal)]
     if not steps:
         problems.append("steps: a plan has at least one step")
     if len(steps) > max_steps:
@@ -68,6 +71,8 @@ def _problems(
         yield "action: say what is to be done"
     if len(step.action) > _TEXT:
         yield f"action: at most {_TEXT} characters"
+    for field in ("action", "recipe", "tool_name"):
+        yield from (f"{field}: {problem}" for _, problem in unholdable(getattr(step, field)))
     if step.kind not in StepKind.values:
         yield f"kind: one of {', '.join(StepKind.values)}"
     if step.kind == StepKind.DATA and not step.tool_name:
@@ -78,17 +83,50 @@ def _problems(
     for read in reads:
         if read not in earlier:
             yield f"reads: {read!r} is no earlier step"
-    for reference in references(step.args):
+    args = dict(step.args)
+    if faults := list(unholdable(args)):
+        yield from (f"args: {at!r} {problem}" for at, problem in faults)
+        return
+    for reference in references(args):
         source = reference.partition(".")[0]
         if source == CONTEXT:
             if not _found(context, reference):
                 yield f"args: the plan's context holds no {reference!r}"
         elif source not in reads:
             yield f"args: {reference!r} names no step that this step reads"
-    try:
-        json.dumps(step.args, allow_nan=False)
-    except (TypeError, ValueError):
-        yield "args: must be plain JSON"
+
+
+def unholdable(value: Any, at: str = "", *, depth: int = MAX_DEPTH) -> Iterator[tuple[str, str]]:
+    """What keeps a value from being plain JSON that PostgreSQL holds: where, as a `key.path`, and why.
+
+    Args:
+        depth: of objects and lists inside each other, at most.
+    """
+    if isinstance(value, str):
+        if storable(value) != value:
+            yield at, "holds a character that no text may hold (NUL, or half a surrogate pair)"
+    elif isinstance(value, int):
+        try:
+            str(value)
+        except ValueError:
+            yield at, "holds a number with too many digits"
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            yield at, "holds a number that JSON cannot hold"
+    elif isinstance(value, dict | list | tuple):
+        if depth == 0:
+            yield at, f"is nested too deeply: at most {MAX_DEPTH} levels"
+            return
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            below = f"{at}.{key}".lstrip(".")[:_PATH]
+            if isinstance(value, dict) and not isinstance(key, str):
+                yield below, f"has a key of type {type(key).__name__}; a key is a text"
+            elif isinstance(key, str) and storable(key) != key:
+                yield below, "is a key with a character that no text may hold (NUL, or half a surrogate pair)"
+            else:
+                yield from unholdable(part, below, depth=depth - 1)
+    elif value is not None:
+        yield at, f"is of type {type(value).__name__}, which JSON cannot hold"
 
 
 def references(value: Any) -> Iterator[str]:
@@ -109,16 +147,29 @@ def look_up(sources: Mapping[str, Any], reference: str) -> Any:
 
     Raises:
         KeyError: there is no such value.
+        ReferenceMissing: it was in a result that was too large to keep.
     """
     value: Any = sources
+    source = reference.partition(".")[0]
     for part in reference.split("."):
         if isinstance(value, Mapping) and part in value:
             value = value[part]
         elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
             value = value[int(part)]
+        elif source != CONTEXT and (size := _not_kept(sources.get(source))):
+            reason = f"the result of {source!r} was {size:,} bytes; over {MAX_RESULT:,} it is not kept: return less"
+            raise ReferenceMissing(reference=reference, reason=reason)
         else:
             raise KeyError(reference)
     return value
+
+
+def _not_kept(result: Any) -> int:
+    """The bytes of a result in whose place a note stands; 0: it is the result itself."""
+    if not isinstance(result, Mapping) or set(result) != {"truncated", "bytes"} or result["truncated"] is not True:
+        return 0
+    size = result["bytes"]
+    return size if isinstance(size, int) and size > MAX_RESULT else 0
 
 
 def filled_in(value: Any, sources: Mapping[str, Any]) -> Any:
@@ -126,6 +177,7 @@ def filled_in(value: Any, sources: Mapping[str, Any]) -> Any:
 
     Raises:
         KeyError: a reference names nothing.
+        ReferenceMissing: it names a part of a result that was too large to keep.
     """
     if isinstance(value, Mapping):
         if set(value) == {"$from"}:

@@ -21,7 +21,7 @@ from events.models import EventRecord, Stream
 from events.ports import EventSink
 from events.types import EventName
 from plan import hot
-from plan.creation import resolved
+from plan.creation import resolved, unholdable
 from plan.errors import PlanInvalid, SynthesisQualityError
 from plan.limits import failure
 from plan.models import STEP_TERMINAL, ExecutionPlan, PlanStep, StepKind, StepMessage, StepStatus
@@ -126,7 +126,7 @@ def from_template(
 
     Raises:
         UnknownTemplate: no such template.
-        PlanInvalid: the context lacks a key, or the steps do not fit; nothing was written.
+        PlanInvalid: the context lacks a key or is no plain JSON, or the steps do not fit; nothing was written.
         InputInvalid: a validator of the template refused the context; nothing was written, no model was called.
 
     Source: CAP-023, CAP-050, CAP-053.
@@ -135,18 +135,23 @@ def from_template(
     missing = sorted(known.requires - set(context))
     if missing:
         raise PlanInvalid(problems=[f"context: {key!r} is missing" for key in missing])
+    context = dict(context)
+    if faults := list(unholdable(context)):
+        raise PlanInvalid(problems=[f"context: {at!r} {problem}" for at, problem in faults])
     validate(known.validators, context)
     try:
-        goal = known.goal.format_map(dict(context))
+        goal = known.goal.format_map(context)
     except KeyError as exc:
         raise PlanInvalid(problems=[f"context: {exc.args[0]!r} is missing"]) from None
+    except (ValueError, TypeError, LookupError, AttributeError) as exc:
+        raise PlanInvalid(problems=[f"goal: the context does not fit into {known.goal!r}: {exc}"]) from None
     filled = resolved(
         goal=goal, steps=known.steps, known_tools=known_tools, context=context, max_steps=MAX_TEMPLATE_STEPS
     )
     stream = Stream.objects.create(workspace=workspace)
     plan = ExecutionPlan(
         goal=goal,
-        context_json=dict(context),
+        context_json=context,
         template=template_id,
         owner=owner,
         workspace=workspace,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from plan import services
-from plan.errors import PlanInvalid, UnknownTemplate
+from plan import services, templates
+from plan.creation import filled_in
+from plan.errors import PlanInvalid, ReferenceMissing, UnknownTemplate
 from plan.models import ExecutionPlan, PlanStep
 from plan.services import Recorded
 from plan.templates import register_template
-from plan.types import PlanTemplate, StepSpec
+from plan.types import MAX_RESULT, PlanTemplate, StepSpec
 from tests.support.plans import data_step, events_of, llm_step
 from tests.support.runs import make_conversation
 
@@ -128,3 +132,71 @@ def test_a_template_asks_for_its_context_before_anything_is_held():
     with pytest.raises(UnknownTemplate):
         from_template({}, "no-such")
     assert not ExecutionPlan.objects.exists()
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("a\0b", "'topic' holds a character"),
+        ("\ud800", "'topic' holds a character"),
+        ({"x": ["\0"]}, "'topic.x.0' holds a character"),
+        ({"\0": 1}, "'topic.\\x00' is a key with a character"),
+        (float("nan"), "'topic' holds a number that JSON cannot hold"),
+        ([float("inf")], "'topic.0' holds a number that JSON cannot hold"),
+        (10**5_000, "'topic' holds a number with too many digits"),
+        (timezone.now(), "'topic' is of type datetime"),
+        ({1: "x"}, "'topic.1' has a key of type int"),
+        (nested(2_000), "is nested too deeply"),
+    ],
+    ids=["NUL", "surrogate", "inner NUL", "NUL key", "nan", "inf", "huge", "datetime", "number key", "deep"],
+)
+def test_a_context_that_is_no_plain_json_is_refused_by_its_key(value: Any, says: str) -> None:
+    with pytest.raises(PlanInvalid) as raised:
+        from_template({"topic": value})
+    (problem,) = raised.value.details["problems"]
+    assert problem.startswith("context: ")
+    assert says in problem
+    assert not ExecutionPlan.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("goal", "says"),
+    [
+        ("Survey {topic}\0", "goal: holds a character"),
+        ("Survey \ud800 {topic}", "goal: holds a character"),
+        ("Survey {topic:d}", "goal: the context does not fit into 'Survey {topic:d}'"),
+        ("Survey {topic.name}", "goal: the context does not fit into"),
+        ("Survey {}", "goal: the context does not fit into"),
+    ],
+    ids=["NUL", "surrogate", "format", "attribute", "position"],
+)
+def test_a_goal_that_cannot_be_kept_is_refused(goal: str, says: str) -> None:
+    known = templates.template("test-survey")
+    register_template(replace(known, id=f"test-{goal!r}", goal=goal))
+    with pytest.raises(PlanInvalid) as raised:
+        from_template({"topic": "auth"}, f"test-{goal!r}")
+    (problem,) = raised.value.details["problems"]
+    assert problem.startswith(says)
+
+
+@pytest.mark.parametrize("text", ["Do\0it.", "Do \ud800 it."], ids=["NUL", "surrogate"])
+def test_a_step_that_cannot_be_kept_is_refused_by_its_field(text: str) -> None:
+    told = problems(StepSpec(key="a", action=text, args={"q": [text]}))
+    assert [one.partition(" holds")[0] for one in told] == ["a: action:", "a: args: 'q.0'"]
+
+
+def test_a_reference_into_a_result_that_was_not_kept_says_so() -> None:
+    note = services._within_limit({"hits": ["x" * MAX_RESULT]})
+    with pytest.raises(ReferenceMissing) as raised:
+        filled_in({"q": {"$from": "big.hits.0"}}, {"big": note, "context": {}})
+    assert raised.value.details["reference"] == "big.hits.0"
+    assert f"was {note['bytes']:,} bytes; over 262,144 it is not kept" in str(raised.value)
+    with pytest.raises(KeyError):
+        filled_in({"q": {"$from": "small.hits.0"}}, {"small": {"truncated": True, "bytes": 7}, "context": {}})
