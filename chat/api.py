@@ -158,12 +158,14 @@ class Branch(ApiView):
     )
     @idempotent
     def post(self, request: Request, conversation_id: UUID, *, idempotency: IdempotencyKey | None) -> Response:
-        del idempotency  # showing a branch twice is showing it once
+        user = user_of(request)
+        if idempotency is not None and idempotency.used:  # another branch may have been chosen since
+            return Response(conversation_json(queries.own_conversation(user, conversation_id)))
         body = BranchInput(data=request.data)
         body.is_valid(raise_exception=True)
         shown = services.select_branch(
             conversation_id=conversation_id,
-            user=user_of(request),
+            user=user,
             correlation_id=correlation_of(request),
             **body.validated_data,
         )

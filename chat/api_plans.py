@@ -20,7 +20,7 @@ from chat.models import IdempotencyKey
 from chat.serializers import ErrorOutput
 from plan import steering
 from plan.adapting import adapt_plan, may_adapt
-from plan.models import StepKind
+from plan.models import PlanStep, StepKind
 from plan.queries import graph, plan_detail, step_detail, visible_plan
 from plan.types import StepChange
 from tools.toolset import tools_of
@@ -145,9 +145,10 @@ class StepAssess(ApiView):
     )
     @idempotent
     def post(self, request: Request, plan_id: int, key: str, *, idempotency: IdempotencyKey | None) -> Response:
-        del idempotency
-        body = AssessmentInput(data=request.data)
-        body.is_valid(raise_exception=True)
         user = user_of(request)
         visible_plan(user, plan_id)
+        if idempotency is not None and idempotency.used:  # somebody may have said more since
+            return Response(step_detail(PlanStep.objects.get(plan_id=plan_id, key=key)))
+        body = AssessmentInput(data=request.data)
+        body.is_valid(raise_exception=True)
         return Response(step_detail(steering.assess_step(plan_id=plan_id, key=key, by=user, **body.validated_data)))

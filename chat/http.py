@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from functools import wraps
@@ -19,7 +18,6 @@ from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.utils.encoders import JSONEncoder
 from rest_framework.views import APIView, set_rollback
 
 from chat import errors, idempotency
@@ -184,7 +182,10 @@ def wants_async(request: Request) -> bool:
 
 
 def idempotent(handler: Handler) -> Handler:
-    """Let a POST honour `Idempotency-Key`; the handler gets the key's row, or None, as `idempotency`."""
+    """Let a POST honour `Idempotency-Key`; the handler gets the key's row, or None, as `idempotency`.
+
+    Where the row is `used`, the handler only shows what became of the request, by the queries that any view asks.
+    """
 
     @wraps(handler)
     def wrapper(view: ApiView, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -197,17 +198,13 @@ def idempotent(handler: Handler) -> Handler:
             path=f"{request.method} {request.path}",
             body=request.data,
         )
-        if row.status_code is not None:
-            return Response(row.body, status=row.status_code, headers={"Idempotent-Replay": "true"})
-        replayed = bool(row.target)
         try:
             response = handler(view, request, *args, idempotency=row, **kwargs)
         except Exception:
             idempotency.forget(row)
             raise
-        plain = json.loads(json.dumps(response.data, cls=JSONEncoder))
-        idempotency.keep(row, status_code=response.status_code, body=plain)
-        if replayed:
+        idempotency.answered(row, status_code=response.status_code)
+        if row.used:
             response.headers["Idempotent-Replay"] = "true"
         return response
 

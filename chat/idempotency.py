@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: the same POST again gives the same answer and does nothing twice (design § 8)."""
+"""`Idempotency-Key`: the same POST again does nothing twice and answers from what the first one did (design § 8)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from datetime import datetime, timedelta
-from http import HTTPStatus
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -25,8 +24,7 @@ _SHAPE = re.compile(r"[\x21-\x7e]{1,128}")
 def begin(*, user: User, key: str, path: str, body: Any) -> IdempotencyKey:
     """The key's row: new, or what an earlier use left. Its age is told by the database's clock.
 
-    With `status_code` set it holds the answer to give again. With `target` set and no answer, what was asked for
-    exists already: it goes on, or its answer got lost.
+    When it is `used`, what was asked for is done or goes on: its view shows it, as far as the user may see it now.
 
     Raises:
         FieldInvalid: the header is no key: 1 to 128 printable characters without spaces.
@@ -48,19 +46,16 @@ def begin(*, user: User, key: str, path: str, body: Any) -> IdempotencyKey:
         raise IdempotencyInProgress(key=key)
     if row.digest != digest:
         raise IdempotencyMismatch(key=key, path=row.path)
-    if row.status_code is None and not row.target:
+    if not row.used:
         stale = IdempotencyKey.objects.filter(pk=row.pk, target="", created_at__lt=ClockTimestamp() - ABANDONED_AFTER)
         if not stale.update(created_at=ClockTimestamp()):
             raise IdempotencyInProgress(key=key)
     return row
 
 
-def keep(row: IdempotencyKey, *, status_code: int, body: Any) -> None:
-    """Remember the answer. A 202 for what the request made is none yet: a replay looks again at what became of it."""
-    rows = IdempotencyKey.objects.filter(pk=row.pk, status_code=None)
-    if status_code == HTTPStatus.ACCEPTED:
-        rows = rows.filter(target="")
-    rows.update(status_code=status_code, body=body)
+def answered(row: IdempotencyKey, *, status_code: int) -> None:
+    """Remember that the request was answered, also where it made nothing."""
+    IdempotencyKey.objects.filter(pk=row.pk, status_code=None).update(status_code=status_code)
 
 
 def made(row: IdempotencyKey | None, target: object) -> None:

@@ -140,15 +140,17 @@ class HistorySummary(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """What a POST with an `Idempotency-Key` answered, so that sending it again answers the same and does nothing."""
+    """A POST with an `Idempotency-Key`: sending it again does nothing and shows what became of the first one.
+
+    No answer is stored: it would outlive what it shows, and the right of its user to see that.
+    """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     key = models.CharField(max_length=128)
     path = models.CharField(max_length=300)
     digest = models.CharField(max_length=64)
     target = models.CharField(max_length=64, blank=True)  # the turn or conversation made under it, in the same commit
-    status_code = models.PositiveSmallIntegerField(null=True)
-    body = models.JSONField(null=True)
+    status_code = models.PositiveSmallIntegerField(null=True)  # of the first answer
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -157,3 +159,8 @@ class IdempotencyKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.key} {self.status_code or 'open'}"
+
+    @property
+    def used(self) -> bool:
+        """Whether the request was carried out; a replay looks at what became of it and does nothing."""
+        return bool(self.target) or self.status_code is not None
