@@ -157,6 +157,8 @@ def _with_tools(reading: Reading, offered: list[ToolSchema]) -> Move | None:
         if wanted_writes:
             return _write(reading, wanted_writes)
     reads = [tool for tool in offered if tools.is_read(tool)]
+    if not reading.is_step and any(tools.writes(result.tool) for result in reading.results):
+        return None  # what became of it is the answer
     wanted = _step_calls(reading, reads) if reading.is_step else _chat_calls(reading, reads)
     made = [(r.tool, r.arguments) for r in reading.results]
     new = [c for c in wanted if not any(n == c["name"] and tools.same_call(a, c["arguments"]) for n, a in made)]

@@ -93,11 +93,12 @@ def words_of(name: str) -> list[str]:
 
 def is_read(tool: ToolSchema) -> bool:
     """Whether the name says that it only looks."""
-    return bool(_READ & set(words_of(tool["name"]))) and not _writes(tool)
+    return bool(_READ & set(words_of(tool["name"]))) and not writes(tool["name"])
 
 
-def _writes(tool: ToolSchema) -> bool:
-    return words_of(tool["name"])[0] in ("create", "delete", "remove", "update", "set", "add", "propose", "annotate")
+def writes(name: str) -> bool:
+    """Whether a tool's name says that it changes something."""
+    return (words_of(name) or [""])[0] in ("create", "delete", "remove", "update", "set", "add", "propose", "annotate")
 
 
 def score(tool: ToolSchema, reading: Reading) -> float:

@@ -10,6 +10,7 @@ from llm.adapters import demo_asking as asking
 from llm.adapters.demo_phrases import PHRASES
 from llm.adapters.demo_reading import Reading, Result, Thing, closest, keys_in
 from llm.adapters.demo_rows import facts_of, label_of, line_of, markdown_of, rows_of, size_of
+from llm.adapters.demo_tools import writes
 
 _SHOWN, _SHOWN_IN_A_STEP = 20, 8
 _LEADERS = 10
@@ -158,6 +159,8 @@ def report(result: Result, reading: Reading) -> str:
     if rows:
         count, lines = _page(value, rows, reading)
         return "\n\n".join(filter(None, [say("found", reading, call=call, count=count), facts, lines]))
+    if facts and writes(result.tool):
+        return f"{say('done', reading, call=call)}\n\n{facts}"
     if facts:
         return f"{say('found', reading, call=call, count='')[:-2].rstrip()}:\n\n{facts}"
     empty = value in (None, "", [], {}) or (

@@ -142,6 +142,22 @@ def test_an_exact_key_is_the_target_and_the_note_is_what_is_said(text, key, note
     assert [(c["name"], c["arguments"]) for c in calls] == [("annotate_element", {"key": key, "note": note})]
 
 
+def test_what_became_of_a_write_is_the_answer():
+    _calls, last = converse("Add a note to package:shop.auth: ask Anna")
+    assert last.content.startswith("Done: `annotate_element(")
+    text = "Annotate module:no.x with the note split"
+    call = {"id": "a", "name": "annotate_element", "arguments": {"key": "module:no.x", "note": "split"}}
+    refused = json.dumps({"success": False, "result": None, "error": "no element has the key module:no.x"})
+    messages = (
+        LLMMessage("user", text),
+        LLMMessage("assistant", "", tool_calls=(call,)),
+        LLMMessage("tool", refused, tool_call_id="a", tool_name="annotate_element"),
+    )
+    response = LLM.call(ModelRequest(messages=messages, tools=CHAT))
+    assert response.tool_calls is None
+    assert "failed: no element has the key module:no.x" in response.content
+
+
 def test_an_exact_key_that_the_snapshot_does_not_list_is_removed_or_renamed():
     for text in ("Delete module:x.y", "Next step: delete module:x.y"):
         calls, _last = converse(text)
