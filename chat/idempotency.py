@@ -54,8 +54,8 @@ def begin(*, user: User, key: str, path: str, body: Any) -> IdempotencyKey:
 
 
 def answered(row: IdempotencyKey, *, status_code: int) -> None:
-    """Remember that the request was answered, also where it made nothing."""
-    IdempotencyKey.objects.filter(pk=row.pk, status_code=None).update(status_code=status_code)
+    """Remember that a request was answered which made nothing."""
+    IdempotencyKey.objects.filter(pk=row.pk, target="", status_code=None).update(status_code=status_code)
 
 
 def made(row: IdempotencyKey | None, target: object) -> None:

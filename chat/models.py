@@ -150,7 +150,7 @@ class IdempotencyKey(models.Model):
     path = models.CharField(max_length=300)
     digest = models.CharField(max_length=64)
     target = models.CharField(max_length=64, blank=True)  # the turn or conversation made under it, in the same commit
-    status_code = models.PositiveSmallIntegerField(null=True)  # of the first answer
+    status_code = models.PositiveSmallIntegerField(null=True)  # of the answer, where nothing was made
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -158,7 +158,7 @@ class IdempotencyKey(models.Model):
         indexes = (models.Index(fields=("created_at",), name="idempotency_age"),)
 
     def __str__(self) -> str:
-        return f"{self.key} {self.status_code or 'open'}"
+        return f"{self.key} {'used' if self.used else 'open'}"
 
     @property
     def used(self) -> bool:
